@@ -1,0 +1,3 @@
+"""Loads the suite's pytest plugin, nothing else."""
+
+pytest_plugins = ["fixtures.plugin"]
