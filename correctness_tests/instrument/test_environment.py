@@ -1,0 +1,74 @@
+"""The fingerprint: the same twice, and different for what matters."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from fixtures.records import environment
+from fixtures.records.configuration import effective_arguments, model_digest
+
+
+def test_two_readings_agree():
+    assert environment.fingerprint({"OMP_NUM_THREADS": "1"}) == environment.fingerprint({"OMP_NUM_THREADS": "1"})
+
+
+def test_two_processes_agree():
+    code = "import json; from fixtures.records.environment import fingerprint; print(json.dumps(fingerprint({}), sort_keys=True))"
+    readings = {subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout for _ in "ab"}
+    assert len(readings) == 1
+
+
+def test_what_the_server_is_started_with_counts(monkeypatch):
+    monkeypatch.delenv("NCCL_ALGO", raising=False)
+    plain, tuned = environment.fingerprint({}), environment.fingerprint({"NCCL_ALGO": "Ring"})
+    assert {key for key in tuned if tuned.get(key) != plain.get(key)} == {"$NCCL_ALGO"}
+
+
+def test_a_folder_for_counters_does_not_count():
+    assert "$SGLANG_PASS_COUNTERS" not in environment.fingerprint({"SGLANG_PASS_COUNTERS": "/somewhere"})
+
+
+def test_gpus_come_from_nvidia_smi(tmp_path, monkeypatch):
+    """A real nvidia-smi answer shape: eight cards, one driver, a topology without NVLink."""
+    program = tmp_path / "nvidia-smi"
+    program.write_text(
+        "#!/bin/sh\n"
+        'if [ "$1" = topo ]; then printf "\\tGPU0\\tGPU1\\nGPU0\\t X \\tPHB\\nGPU1\\tPHB\\t X \\n\\nLegend:\\n"; else\n'
+        'for i in 1 2 3 4 5 6 7 8; do echo "NVIDIA RTX PRO 6000 Blackwell, 97887 MiB, 590.48.01, 600.00 W"; done; fi\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    found = environment.fingerprint({})
+    assert found["gpu count"] == 8
+    assert found["driver"] == "590.48.01"
+    assert found["interconnect"].startswith("PHB ")
+    assert "97887 MiB" in found["gpus"]
+
+
+def test_a_broken_nvidia_smi_is_unknown_not_absent(tmp_path, monkeypatch):
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\nexit 9\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert environment.fingerprint({})["gpus"] == "unknown"
+
+
+def test_effective_arguments_leave_out_what_differs_per_start():
+    info = {
+        "tp_size": 8, "port": 31000, "model_path": "/models/x", "weight_version": "nonce", "startup_time": 1.5,
+        "cuda_graph_config": {"decode": {"max_bs": 128}}, "internal_states": [{}], "nccl_port": 4, "dtype": "bfloat16",
+        "max_total_num_tokens": 20000,
+    }
+    assert effective_arguments(info) == {
+        "tp_size": 8, "dtype": "bfloat16", "cuda_graph_config": {"decode": {"max_bs": 128}},
+    }
+
+
+def test_another_checkpoint_has_another_digest(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"1234")
+    before = model_digest(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"12345")
+    assert model_digest(tmp_path) != before

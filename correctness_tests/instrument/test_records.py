@@ -1,0 +1,131 @@
+"""Start records: written whole or not at all, and read back with a complaint that names the file."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+
+import pytest
+
+from fixtures.errors import RecordError
+from fixtures.records.metric import Metric
+from fixtures.records.start import StartRecord, new_start_id
+from fixtures.records.store import check_writable, read_record, read_records, write_atomically, write_record
+
+
+def start(**changes) -> StartRecord:
+    values = {
+        "id": new_start_id("baseline"), "run": "r", "box": "cpu", "stack": "cpu", "deployment": "baseline",
+        "role": "stage1", "index": 0, "started_at": "2026-01-01T00:00:00.000Z",
+        "finished_at": "2026-01-01T00:01:00.000Z",
+        "metrics": [Metric("decode_tok_s", 150.5, "tok/s", "timing", "higher", "single_stream", 12)],
+    }
+    return StartRecord(**(values | changes))
+
+
+def test_a_record_comes_back_as_it_was(tmp_path):
+    record = start(environment={"torch": "2.14.1"}, seconds={"total": 3.5})
+    path = write_record(record, tmp_path)
+    assert read_record(path) == record
+    assert read_record(path).metric("single_stream/decode_tok_s").value == 150.5
+
+
+def test_a_missing_figure_stays_missing(tmp_path):
+    path = write_record(start(metrics=[Metric("ttft_ms", math.nan, "ms", "timing", "lower")]), tmp_path)
+    assert "NaN" not in path.read_text()
+    assert math.isnan(read_record(path).metrics[0].value)
+    assert not read_record(path).metrics[0].usable
+
+
+def test_records_are_read_oldest_first(tmp_path):
+    write_record(start(id="b", started_at="2026-01-02T00:00:00.000Z"), tmp_path / "later")
+    write_record(start(id="a", started_at="2026-01-01T00:00:00.000Z"), tmp_path)
+    assert [record.id for record in read_records(tmp_path)] == ["a", "b"]
+
+
+def break_text(text: str, fault: str) -> str:
+    data = json.loads(text)
+    match fault:
+        case "half a file":
+            return text[: len(text) // 2]
+        case "no JSON":
+            return "\n\nnot json"
+        case "NaN":
+            return text.replace("150.5", "NaN")
+        case "unknown key":
+            data["surprise"] = 1
+        case "wrong type":
+            data["index"] = "first"
+        case "unknown role":
+            data["role"] = "stage9"
+        case "unknown kind":
+            data["metrics"][0]["kind"] = "guess"
+        case "no metrics":
+            del data["metrics"]
+        case "a later schema":
+            data["schema"] = "start-record/99"
+        case "failed without a failure":
+            data["status"] = "measurement failed"
+    return json.dumps(data)
+
+
+@pytest.mark.parametrize(
+    ("fault", "named"),
+    [
+        ("half a file", "not JSON"), ("no JSON", ":3: not JSON"), ("NaN", "NaN is no JSON number"),
+        ("unknown key", "surprise"), ("wrong type", "index"), ("unknown role", "stage9"),
+        ("unknown kind", "guess"), ("no metrics", "metrics"), ("a later schema", "start-record"),
+        ("failed without a failure", "failure"),
+    ],
+)
+def test_a_damaged_record_is_one_line_with_the_file(tmp_path, fault, named):
+    path = write_record(start(), tmp_path)
+    path.write_text(break_text(path.read_text(), fault))
+    with pytest.raises(RecordError) as caught:
+        read_record(path)
+    message = str(caught.value)
+    assert path.name in message
+    assert named in message
+    assert "\n" not in message
+
+
+def test_an_empty_folder_is_no_evidence(tmp_path):
+    with pytest.raises(RecordError, match="holds no start records"):
+        read_records(tmp_path)
+    with pytest.raises(RecordError, match="no such folder"):
+        read_records(tmp_path / "missing")
+
+
+def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
+    path = tmp_path / "kept.start.json"
+    write_atomically(path, "old")
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RecordError, match="disk is full: free some space or give another folder with --results"):
+        write_atomically(path, "new")
+    assert path.read_text() == "old"
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_folder_that_is_a_file_is_told_at_once(tmp_path):
+    (tmp_path / "results").write_text("in the way")
+    with pytest.raises(RecordError, match="give a writable folder with --results"):
+        check_writable(tmp_path / "results")
+
+
+def test_a_crash_between_write_and_rename_leaves_no_half_record(tmp_path, monkeypatch):
+    class Crash(BaseException):
+        pass
+
+    def crash(*_):
+        raise Crash
+
+    monkeypatch.setattr(os, "replace", crash)
+    with pytest.raises(Crash):
+        write_record(start(), tmp_path)
+    assert list(tmp_path.iterdir()) == []
