@@ -1,0 +1,298 @@
+"""A server that does not start, or is not the one that was started, is one clear line; nothing stays
+behind."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from signal import SIGKILL
+
+import pytest
+from serving_cases import ENTRY, RELEASE, SCRIPTED, deployment, gone, marked
+
+from fixtures.deployments.deployment import Evidence
+from fixtures.errors import MeasurementFailed, ServerError, SuiteError
+from fixtures.serving.failure import Cause
+from fixtures.serving.launch import free_port
+from fixtures.serving.processes import ProcessId, family
+from fixtures.serving.server import Server, begin_server, start_server
+from fixtures.serving.watch import Watch, measure
+
+pytestmark = pytest.mark.timeout(90)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    yield
+    assert not marked(), "a test left processes behind"
+
+
+@pytest.fixture
+def leftover(tmp_path: Path) -> Iterator[int]:
+    """A server nobody stopped, on a port: started outside of the suite."""
+    port = free_port()
+    argv = [
+        sys.executable,
+        "-S",
+        str(SCRIPTED),
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--weight-version",
+        "old",
+    ]
+    process = subprocess.Popen(
+        argv, env={"SCRIPT": "normal"}, stdout=subprocess.DEVNULL, start_new_session=True
+    )
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                break
+        time.sleep(0.02)
+    members = family(process.pid)
+    yield port
+    for member in members:
+        member.send(SIGKILL)
+    process.kill()
+    process.wait()
+
+
+def refused(tmp_path: Path, script: str, *, port: int | None = None, **given: object) -> SuiteError:
+    asked = deployment(tmp_path, script, **given)  # type: ignore[arg-type]
+    with (
+        pytest.raises(SuiteError) as caught,
+        start_server(asked, directory=tmp_path / "start", release=RELEASE, entry=ENTRY, port=port),
+    ):
+        pass
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith("scripted: ")
+    return caught.value
+
+
+def running(tmp_path: Path, script: str = "normal", **given: object) -> Server:
+    asked = deployment(tmp_path, script)
+    return begin_server(asked, directory=tmp_path / "start", release=RELEASE, entry=ENTRY, **given)  # type: ignore[arg-type]
+
+
+def test_a_server_starts_answers_for_itself_and_ends_with_its_family(tmp_path: Path) -> None:
+    asked = deployment(tmp_path, "normal")
+    with start_server(asked, directory=tmp_path / "start", release=RELEASE, entry=ENTRY) as server:
+        server.prove_identity()
+        server.flush_cache()
+        assert server.info["weight_version"] == server.nonce
+        assert server.log_path.read_text().endswith("ready to roll!\n")
+        assert server.passes_dir.is_dir()
+        guard = server.guarded.guard
+        members = family(guard.pid) | {guard}
+        # Server, its child, the orphan in a session of its own, the guard.
+        assert len(members) == 4
+        assert Server.from_json(server.to_json()) == server
+    assert gone(members, 0.5)
+
+
+def test_a_process_that_exits_fails_the_start_at_once_with_its_exception(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    error = refused(tmp_path, "exit")
+    assert time.monotonic() - begun < 5
+    assert error.cause == Cause.EXCEPTION
+    assert "planted crash" in str(error)
+    assert "exit code 3" in str(error)
+    assert str(tmp_path / "start" / "server.log") in str(error)
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("hang", "nothing listened"),
+        ("deaf", "no answer to /ready"),
+        ("unready", "503"),
+        ("error500", "HTTP 500"),
+    ],
+)
+def test_a_server_that_is_not_ready_by_its_deadline_hangs(tmp_path: Path, script: str, said: str) -> None:
+    begun = time.monotonic()
+    error = refused(tmp_path, script, deadline_s=1.5)
+    assert time.monotonic() - begun < 6
+    assert error.cause == Cause.HANG
+    assert "not ready within 1.5 s" in str(error)
+    assert said in str(error)
+
+
+def test_a_program_that_is_not_there(tmp_path: Path) -> None:
+    asked = deployment(tmp_path, "normal")
+    with pytest.raises(ServerError, match="No such file"):
+        begin_server(asked, directory=tmp_path / "start", release=RELEASE, entry=("/no/such/program",))
+
+
+def test_a_leftover_server_on_the_wanted_port_is_named_and_not_measured(
+    tmp_path: Path, leftover: int
+) -> None:
+    error = refused(tmp_path, "normal", port=leftover)
+    assert error.cause == Cause.PORT
+    assert "scripted_process.py" in str(error)
+    assert str(leftover) in str(error)
+
+
+def test_a_leftover_server_that_answers_for_one_that_hangs_is_noticed(
+    tmp_path: Path, leftover: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The port was free when looked at, and taken a moment later: readiness must not believe the answer."""
+    monkeypatch.setattr("fixtures.serving.server._port", lambda name, port: leftover)
+    error = refused(tmp_path, "hang", port=leftover, deadline_s=10)
+    assert error.cause == Cause.PORT
+    assert "not the server that was started" in str(error)
+
+
+def test_without_the_look_at_the_listener_the_leftover_would_be_taken_for_ready(
+    tmp_path: Path, leftover: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted fault: with the first proof gone, the second one, the nonce, still refuses."""
+    monkeypatch.setattr("fixtures.serving.server._port", lambda name, port: leftover)
+    monkeypatch.setattr("fixtures.serving.readiness._refuse_strangers", lambda *_: None)
+    monkeypatch.setattr("fixtures.serving.readiness.READY_LINE", "")
+    monkeypatch.setattr("fixtures.serving.identity.listeners", lambda port, family: ({1}, set()))
+    error = refused(tmp_path, "hang", port=leftover, deadline_s=10)
+    assert error.cause == Cause.WRONG_SERVER
+    assert "'old'" in str(error)
+
+
+def test_a_server_with_another_nonce_is_the_wrong_one(tmp_path: Path) -> None:
+    error = refused(tmp_path, "other_nonce")
+    assert error.cause == Cause.WRONG_SERVER
+
+
+def test_a_port_lost_in_a_race_is_tried_again_elsewhere(tmp_path: Path) -> None:
+    counter = tmp_path / "starts"
+    asked = deployment(tmp_path, "busy_once", SCRIPT_COUNTER=str(counter))
+    with start_server(asked, directory=tmp_path / "start", release=RELEASE, entry=ENTRY) as server:
+        server.prove_identity()
+    assert counter.read_text().split() == ["start", "start"]
+    assert "Errno 98" in (tmp_path / "start" / "server.log").read_text()
+
+
+def test_a_port_that_the_user_fixed_is_not_changed(tmp_path: Path) -> None:
+    counter = tmp_path / "starts"
+    error = refused(tmp_path, "busy_once", port=free_port(), SCRIPT_COUNTER=str(counter))
+    assert error.cause == Cause.PORT
+    assert counter.read_text().split() == ["start"]
+
+
+def test_another_configuration_than_requested_is_no_evidence(tmp_path: Path) -> None:
+    error = refused(tmp_path, "normal", options={"max_total_tokens": 2000})
+    assert isinstance(error, MeasurementFailed)
+    assert error.cause == Cause.DIFFERENT
+    assert "max_total_tokens" in str(error)
+    assert "2000" in str(error)
+    assert "1000" in str(error)
+
+
+def test_another_release_than_installed_is_no_evidence(tmp_path: Path) -> None:
+    error = refused(tmp_path, "normal", SCRIPT_RELEASE="0.5.22")
+    assert error.cause == Cause.DIFFERENT
+    assert "0.5.22" in str(error)
+
+
+def test_a_path_that_the_server_refused_silently_is_no_evidence(tmp_path: Path) -> None:
+    path = {
+        "symmetric memory": Evidence(active=("symm_mem is on",), refused=("communicator is not available",))
+    }
+    error = refused(tmp_path, "silent", evidence=path)
+    assert isinstance(error, MeasurementFailed)
+    assert error.cause == Cause.UNSUPPORTED_ARCHITECTURE
+    assert "Device capability 12 not supported" in str(error)
+
+
+def test_a_path_that_the_log_does_not_show_is_no_evidence(tmp_path: Path) -> None:
+    error = refused(tmp_path, "normal", evidence={"symmetric memory": Evidence(active=("symm_mem is on",))})
+    assert error.cause == Cause.NOT_ACTIVE
+
+
+def test_an_exception_in_the_block_stops_the_server(tmp_path: Path) -> None:
+    asked = deployment(tmp_path, "normal")
+    members: set[ProcessId] = set()
+    with (  # noqa: PT012
+        pytest.raises(KeyboardInterrupt),
+        start_server(asked, directory=tmp_path / "start", release=RELEASE, entry=ENTRY) as server,
+    ):
+        members |= family(server.guarded.guard.pid)
+        raise KeyboardInterrupt
+    assert members
+    assert gone(members, 0.5)
+
+
+def test_stopping_works_when_the_guard_was_killed(tmp_path: Path) -> None:
+    server = running(tmp_path)
+    members = family(server.guarded.guard.pid)
+    assert server.guarded.guard.send(SIGKILL)
+    # The server dies with its guard; its marked child is found by the mark. The unmarked orphan has no tie
+    # left.
+    marked_members = {m for m in members if m.pid in marked()}
+    server.stop()
+    try:
+        assert gone(marked_members, 2)
+    finally:
+        for member in members:
+            member.send(SIGKILL)
+
+
+async def generate(server: Server) -> int:
+    """Ask for tokens: 1 when something came back. Raises ConnectionResetError when the connection broke."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(b"GET /generate HTTP/1.1\r\nHost: x\r\n\r\n")
+    try:
+        if not await reader.read(1):
+            raise ConnectionResetError("the connection broke")
+    finally:
+        writer.close()
+    return 1
+
+
+@pytest.mark.parametrize(
+    ("script", "cause", "said"),
+    [("die", Cause.EXCEPTION, "planted death"), ("stall", Cause.HANG, "nothing arrived for 2 s")],
+)
+def test_a_server_that_dies_or_hangs_in_a_workload_says_so(
+    tmp_path: Path, script: str, cause: Cause, said: str
+) -> None:
+    server = running(tmp_path, script)
+    try:
+        begun = time.monotonic()
+        with pytest.raises(ServerError) as caught:
+            measure(server, lambda watch: generate(server), stall_s=2)
+        assert time.monotonic() - begun < 6
+        assert caught.value.cause == cause
+        assert said in str(caught.value)
+        assert "\n" not in str(caught.value)
+    finally:
+        server.stop()
+
+
+def test_an_error_of_the_work_itself_passes_through(tmp_path: Path) -> None:
+    async def work(watch: Watch) -> None:
+        watch.beat()
+        raise ValueError("mine")
+
+    server = running(tmp_path)
+    try:
+        with pytest.raises(ValueError, match="mine"):
+            measure(server, work)
+        assert measure(server, lambda watch: generate(server)) == 1
+    finally:
+        server.stop()
+
+
+def test_a_server_killed_between_workloads_is_noticed_before_the_next(tmp_path: Path) -> None:
+    server = running(tmp_path)
+    server.guarded.process.send(SIGKILL)
+    assert gone({server.guarded.process}, 5)
+    with pytest.raises(ServerError) as caught:
+        server.prove_identity()
+    assert caught.value.cause == Cause.KILLED
+    server.stop()
