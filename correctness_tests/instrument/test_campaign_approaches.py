@@ -21,7 +21,8 @@ REPORTED_ON_CU128 = {
     "expert_parallel": (Outcome.CRASHES, "assertion error, then out of memory"),
     "decode_graph_128": (Outcome.IMPROVES, "82 -> 89.5 tok/s"),
 }
-"""What the campaign reported. A measured outcome may replace one of these, with its record, and then moves out."""
+"""What the campaign reported. A measured outcome may replace one of these, with its record, and then moves
+out."""
 NOT_TRIED_ON_CU128 = {"cuda_13", "pcie_ipc", "nccl_tuning", "nccl_symmetric_memory", "mscclpp"}
 REPORTED_SAVINGS_MS = {
     "flashinfer_fusion": (2, 8),
