@@ -6,7 +6,10 @@ import itertools
 
 import pytest
 
+from fixtures.campaign.activity import is_active
 from fixtures.campaign.outcomes import ORDER, Change, Outcome, compare, outcome_of
+from fixtures.deployments.activity import activities
+from fixtures.deployments.deployment import Evidence
 from fixtures.errors import MeasurementFailed
 from fixtures.serving.failure import Cause
 
@@ -99,6 +102,49 @@ def test_every_cause_of_failure_is_placed(cause: Cause) -> None:
 @pytest.mark.parametrize("verdict", ["improvement", "no change", "regression", None])
 def test_a_silent_refusal_is_unsupported_whatever_the_speed(verdict: str | None) -> None:
     assert outcome_of(active=False, correct=True, verdict=verdict) is Outcome.UNSUPPORTED
+
+
+SILENT = Evidence(refused=("disabled",), silence="each refusal writes a line", silence_since="0.5.14")
+SPOKEN = Evidence(active=("workspace built",), refused=("failed",))
+
+
+@pytest.mark.parametrize(
+    ("log", "release", "expected"),
+    [
+        ("FlashInfer workspace built", "0.5.23", True),
+        ("FlashInfer workspace built\nworkspace failed", "0.5.23", False),
+        ("the server is fired up", "0.5.23", False),
+    ],
+)
+def test_a_path_that_speaks_when_active_is_refused_by_its_silence(
+    log: str, release: str, expected: bool
+) -> None:
+    evidence = {"pcie_ipc": SPOKEN}
+    assert is_active(activities(evidence, log, release), evidence) is expected
+
+
+@pytest.mark.parametrize(
+    ("log", "release", "expected"),
+    [
+        ("the server is fired up", "0.5.14", True),
+        ("the server is fired up", "0.5.13", None),
+        ("fusion disabled", "0.5.14", False),
+        ("", "0.5.14", None),
+    ],
+)
+def test_silence_proves_only_where_each_refusal_writes_a_line(
+    log: str, release: str, expected: bool | None
+) -> None:
+    evidence = {"fusion": SILENT}
+    assert is_active(activities(evidence, log, release), evidence) is expected
+
+
+def test_every_path_has_to_be_active() -> None:
+    evidence = {"pcie_ipc": SPOKEN, "fusion": SILENT}
+    assert is_active(activities(evidence, "workspace built", "0.5.14"), evidence) is True
+    assert is_active(activities(evidence, "workspace built", "0.5.13"), evidence) is None
+    assert is_active(activities(evidence, "nothing", "0.5.13"), evidence) is False
+    assert is_active([], {}) is None
 
 
 @pytest.mark.parametrize("verdict", ["improvement", "no change", "regression", "too noisy to tell", None])
