@@ -1,0 +1,74 @@
+"""Is the installed software the stack it is taken for, and does it import?"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+
+import pytest
+from preflight_cases import BOXES, RELEASE, matching_stack
+
+from fixtures.deployments import Box
+from fixtures.deployments.stacks import differences, installed
+
+pytestmark = [pytest.mark.preflight, pytest.mark.timeout(180), pytest.mark.xdist_group("preflight")]
+
+# What the server and the paths under test import; none of them asks for a GPU at import.
+MODULES = [
+    "torch",
+    "torch.distributed._symmetric_memory",
+    "transformers",
+    "triton",
+    "flashinfer",
+    "sglang.srt.server_args",
+    "sglang.srt.distributed.device_communicators.torch_symm_mem",
+    "sglang.srt.distributed.device_communicators.custom_all_reduce_utils",
+]
+
+
+@pytest.mark.parametrize("box", BOXES, ids=lambda box: box.name)
+def test_every_pinned_component_is_the_installed_one(box: Box) -> None:
+    pinned = matching_stack(box)
+    assert [str(difference) for difference in differences(pinned, installed())] == []
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("module", MODULES)
+def test_it_imports(module: str) -> None:
+    importlib.import_module(module)
+
+
+@pytest.mark.skipif(RELEASE == "0.5.10.post1", reason="SGLang 0.5.10.post1 has no PCIe-IPC all-reduce")
+def test_flashinfer_has_the_pcie_ipc_workspace() -> None:
+    """Without it SGLang falls back to NCCL with a warning only."""
+    from flashinfer.comm import PcieIpcAllReduceWorkspace
+
+    assert PcieIpcAllReduceWorkspace is not None
+
+
+def test_torch_was_built_for_the_cuda_of_the_stack() -> None:
+    """The suite reads torch's version file; torch itself must say the same."""
+    import torch
+
+    assert torch.version.cuda == installed().torch_cuda
+    assert {matching_stack(box).torch_cuda for box in BOXES} == {torch.version.cuda}
+
+
+# --- Planted faults.
+
+
+@pytest.mark.parametrize("box", BOXES, ids=lambda box: box.name)
+def test_another_version_of_any_component_is_caught(box: Box) -> None:
+    pinned, found = matching_stack(box), installed()
+    for component in pinned.components:
+        for other in ("9.9.9", None):
+            planted = dataclasses.replace(found, components={**found.components, component: other})
+            wrong = differences(pinned, planted)
+            assert [(each.component, each.installed) for each in wrong] == [(component, other)]
+
+
+@pytest.mark.parametrize("box", BOXES, ids=lambda box: box.name)
+def test_a_torch_for_another_cuda_is_caught(box: Box) -> None:
+    planted = dataclasses.replace(installed(), torch_cuda=None)
+    wrong = [str(each) for each in differences(matching_stack(box), planted)]
+    assert wrong == [f"torch.version.cuda not installed (pinned {matching_stack(box).torch_cuda})"]
