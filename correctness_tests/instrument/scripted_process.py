@@ -99,6 +99,8 @@ def main() -> None:
     start_children()
     if SCRIPT == "silent":
         print("Device capability 12 not supported, communicator is not available.", flush=True)
+    if SCRIPT == "plugin":
+        print("[2026-01-01 00:00:00] Failed to execute general plugin: sglang_cpu", flush=True)
     print("The server is fired up and ready to roll!", flush=True)
     server.serve_forever()
 

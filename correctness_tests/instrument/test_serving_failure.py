@@ -248,6 +248,7 @@ def test_warnings_of_a_server_that_runs_well_are_not_the_cause_of_its_end() -> N
             "FlashInfer PCIe-IPC workspace (max_numel=65536) failed: no P2P; reductions stay on NCCL",
             Cause.EXCEPTION,
         ),
+        ("Failed to execute general plugin: sglang_cpu", Cause.HOOK),
         ("FlashInfer PCIe-IPC autotune covered no shapes for hidden=7168", Cause.EXCEPTION),
         ("Deterministic inference is on; leaving PCIe-IPC all-reduce off.", Cause.CONFIGURATION),
     ],

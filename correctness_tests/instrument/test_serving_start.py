@@ -209,6 +209,13 @@ def test_a_path_that_the_server_refused_silently_is_no_evidence(tmp_path: Path) 
     assert "Device capability 12 not supported" in str(error)
 
 
+def test_a_server_without_the_plugin_that_counts_is_no_evidence(tmp_path: Path) -> None:
+    error = refused(tmp_path, "plugin")
+    assert isinstance(error, MeasurementFailed)
+    assert error.cause == Cause.HOOK
+    assert "sglang_cpu" in str(error)
+
+
 def test_a_path_that_the_log_does_not_show_is_no_evidence(tmp_path: Path) -> None:
     error = refused(tmp_path, "normal", evidence={"symmetric memory": Evidence(active=("symm_mem is on",))})
     assert error.cause == Cause.NOT_ACTIVE

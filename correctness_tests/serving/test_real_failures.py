@@ -1,4 +1,4 @@
-"""Real SGLang servers made to fail: each failure is one line with its cause, at once, and nothing stays behind.
+"""Real SGLang servers made to fail: each is one line with its cause, at once, and nothing stays behind.
 
 The whole file takes about two minutes on two cores: eight starts, most of which end early on purpose.
 """
