@@ -17,7 +17,7 @@ from scripted_server import DONE, HANG_UP, RESET, ScriptedServer, answer, events
 from fixtures.errors import MeasurementFailed
 from fixtures.records.measure import workload_metrics
 from fixtures.serving.client import Progress, measure_workload
-from fixtures.serving.client_load import CPU_SHARE_LIMIT, LAG_FLOOR_MS, bottleneck, client_cost
+from fixtures.serving.client_load import LAG_FLOOR_MS, bottleneck, client_cost
 from fixtures.serving.client_request import flush_cache, open_session
 from fixtures.serving.client_results import WorkloadResult
 from fixtures.serving.workloads import Prompt, Workload
@@ -93,20 +93,28 @@ def test_the_figures_are_the_servers_pace(server: ScriptedServer, per_chunk: int
     spec = {"spec_verify_ct": 6, "spec_num_correct_drafts": 18} if per_chunk == 4 else None
     server.generate = normal(24, pause_s=0.03, per_chunk=per_chunk, cumulative=cumulative, spec=spec)
     result = measure_workload(server.url, workload(requests=3, max_new_tokens=24))
-    rates, firsts = [], []
-    for received, sent in zip(server.received_s[1:], server.sent_s[1:], strict=True):
-        sent = sent[:-1]  # less [DONE]
-        rates.append((24 - per_chunk) / (sent[-1] - sent[0]))
-        firsts.append((sent[0] - received) * 1e3)
+    rates = []
+    for sent in server.sent_s[1:]:  # the first is the warm-up, the last moment of each is [DONE]
+        rates.append((24 - per_chunk) / (sent[-2] - sent[0]))
     metrics = {metric.name: metric.value for metric in workload_metrics(result, speculative=per_chunk == 4)}
     assert metrics["decode_tok_s"] == pytest.approx(statistics.median(rates), rel=0.2)
     assert metrics["itl_ms"] == pytest.approx(1e3 / statistics.median(rates), rel=0.2)
-    assert metrics["ttft_ms"] == pytest.approx(statistics.median(firsts), rel=0.3)
     assert metrics["output_tok_s"] < metrics["decode_tok_s"] * 1.2
     if per_chunk == 4:
         assert metrics["accept_length"] == 4.0
         # six verify passes lie between the first and the last arrival, of which five gaps are seen here
         assert metrics["step_ms"] == pytest.approx(5 / 6 * 4 * metrics["itl_ms"], rel=0.2)
+
+
+def test_time_to_first_token(server: ScriptedServer) -> None:
+    async def waits_first(_: dict[str, Any]) -> AsyncIterator[Any]:
+        await asyncio.sleep(0.5)
+        for piece in [*events(8), DONE]:
+            yield piece
+
+    server.generate = waits_first
+    result = measure_workload(server.url, workload(requests=1))
+    assert server.sent_s[1][0] - server.received_s[1] <= result.requests[0].ttft_s < 1.5
 
 
 def test_warm_up_is_excluded(server: ScriptedServer) -> None:
@@ -253,16 +261,19 @@ def test_a_slow_client_says_so(server: ScriptedServer) -> None:
 
 
 def test_a_busy_client_says_so(server: ScriptedServer) -> None:
-    server.generate = normal(16)
+    server.generate = normal(16, pause_s=0.02)
+    calls = 0
 
     def burn(_: Progress) -> None:
+        nonlocal calls
+        calls += 1
         until = time.thread_time() + 0.03
         while time.thread_time() < until:
             pass
 
     result = measure_workload(server.url, workload(max_new_tokens=16), burn)
     assert result.client_bottleneck
-    assert result.client_cpu_share > CPU_SHARE_LIMIT / 5
+    assert result.client_cpu_share * result.wall_s > 0.01 * calls > 0
 
 
 @pytest.mark.parametrize(
