@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
 from fixtures.errors import RecordError
 from fixtures.records.measure import P99_REQUESTS, accept_length, measure, workload_metrics
 from fixtures.records.metric import Metric
+from fixtures.records.passes import Passes, PassKind, RankPasses
 from fixtures.serving.client_results import RequestResult, WorkloadResult
 
 
@@ -25,18 +26,25 @@ def request(
     return RequestResult("p", 20, tokens, 0, sent, tuple(times), "length", verify_passes=passes)
 
 
-def result(
-    requests: list[RequestResult], name: str = "w", concurrency: int = 1, wall: float = 2.0
-) -> WorkloadResult:
+def result(requests: list[RequestResult], name: str = "w", concurrency: int = 1, wall: float = 2.0) -> WorkloadResult:
     return WorkloadResult(name, concurrency, tuple(requests), wall, warm_up_requests=1)
 
 
-@dataclass
-class Passes:
-    all_reduces_per_pass: float | None = 12.0
-    bytes_per_all_reduce: float | None = 256.0
-    verify_ms: float | None = 3.5
-    verify_passes: int = 40
+def kind(mode: str, tokens: int, reduces: dict[int, int], size: int, seconds: tuple[float, ...] = ()) -> PassKind:
+    count = sum(reduces.values())
+    calls = sum(value * times for value, times in reduces.items())
+    return PassKind(
+        "target", mode, tokens, count, 0, len(seconds), sum(seconds), seconds, reduces, {size: calls}, {}, 0, 0.0, 0.0
+    )
+
+
+def passes(*kinds: PassKind) -> Passes:
+    return Passes((RankPasses(0, 1, 1, "0.5.23", "cpu", (), kinds),))
+
+
+VERIFY = kind("target_verify", 4, {12: 3}, 2048, (0.003, 0.0035, 0.009))
+DECODE = kind("decode", 1, {12: 40}, 512)
+PREFILL = kind("extend", 20, {12: 1}, 10240, (0.5,))
 
 
 def by_key(metrics: list[Metric]) -> dict[str, Metric]:
@@ -73,7 +81,7 @@ def test_speculative_figures() -> None:
         measure(
             [result([one, one, two])],
             {"max_total_num_tokens": 1},
-            {"w": Passes()},
+            {"w": passes(PREFILL, VERIFY)},
             speculative=True,
             tensor_parallel=True,
         )
@@ -81,14 +89,12 @@ def test_speculative_figures() -> None:
     assert metrics["w/accept_length"].value == pytest.approx(39 / 10)
     assert metrics["w/accept_length"].kind == "counted"
     assert metrics["w/step_ms"].value == pytest.approx(80)
-    assert metrics["w/itl_ms"].value == pytest.approx(
-        20
-    )  # an 80 ms gap that brought 4 tokens is 20 ms for each
+    assert metrics["w/itl_ms"].value == pytest.approx(20)  # an 80 ms gap that brought 4 tokens is 20 ms for each
     assert metrics["w/decode_tok_s"].value == pytest.approx(50)
-    assert (metrics["w/verify_ms"].value, metrics["w/verify_ms"].samples) == (3.5, 40)
+    assert (metrics["w/verify_ms"].value, metrics["w/verify_ms"].samples) == (3.5, 3)
     assert (metrics["w/all_reduces_per_pass"].value, metrics["w/all_reduces_per_pass"].kind) == (12, "exact")
     assert (metrics["w/bytes_per_all_reduce"].value, metrics["w/bytes_per_all_reduce"].better) == (
-        256,
+        2048,
         "same",
     )
 
@@ -112,7 +118,7 @@ def test_p99_needs_its_requests(count: int, present: bool) -> None:
 
 def test_counts_are_taken_from_single_requests_only() -> None:
     many = result([request()], name="many", concurrency=8)
-    metrics = by_key(measure([many], {}, {"many": Passes()}, speculative=False, tensor_parallel=True))
+    metrics = by_key(measure([many], {}, {"many": passes(PREFILL, DECODE)}, speculative=False, tensor_parallel=True))
     assert "many/all_reduces_per_pass" not in metrics
     assert "many/verify_ms" not in metrics
 
@@ -122,7 +128,7 @@ def test_speculation_that_reports_nothing_is_nan() -> None:
         measure(
             [result([request()])],
             {"max_total_num_tokens": 5},
-            {"w": Passes(verify_ms=None, all_reduces_per_pass=None, bytes_per_all_reduce=0.0)},
+            {"w": passes(PREFILL, DECODE)},
             speculative=True,
             tensor_parallel=True,
         )
@@ -131,6 +137,19 @@ def test_speculation_that_reports_nothing_is_nan() -> None:
         assert math.isnan(metrics[f"w/{name}"].value), name
         assert not metrics[f"w/{name}"].usable
     assert metrics["w/decode_tok_s"].usable
+
+
+def test_without_speculation_the_decode_passes_are_counted() -> None:
+    got = {"w": passes(PREFILL, DECODE)}
+    metrics = by_key(measure([result([request()])], {}, got, speculative=False, tensor_parallel=True))
+    assert metrics["w/all_reduces_per_pass"].value == 12
+    assert metrics["w/bytes_per_all_reduce"].value == 512
+
+
+def test_one_pass_that_differs_shows() -> None:
+    got = {"w": passes(kind("decode", 1, {12: 39, 13: 1}, 512))}
+    metrics = by_key(measure([result([request()])], {}, got, speculative=False, tensor_parallel=True))
+    assert metrics["w/all_reduces_per_pass"].value == pytest.approx(12.025)
 
 
 def test_missing_counters_are_nan() -> None:
