@@ -1,0 +1,116 @@
+"""Fault strings, the refusals of the CPU platform, and the hooks that carry both."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import types
+
+import pytest
+
+pytest.importorskip("sglang_cpu")
+
+from sglang_cpu import hooks, limits  # noqa: E402
+from sglang_cpu.faults.catalog import CATALOG, BadFault, Fault, parse_faults  # noqa: E402
+
+
+def test_no_text_is_no_fault() -> None:
+    assert parse_faults("") == ()
+    assert parse_faults(" , ") == ()
+
+
+def test_names_arguments_and_defaults() -> None:
+    faults = parse_faults("slow_pass:0.2, accept_second,drop_all_reduce:3,draft_dead")
+    assert faults == (
+        Fault("slow_pass", 0.2), Fault("accept_second", 1), Fault("drop_all_reduce", 3), Fault("draft_dead", None),
+    )
+    assert [str(fault) for fault in faults] == ["slow_pass:0.2", "accept_second:1", "drop_all_reduce:3", "draft_dead"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("slow", "no fault 'slow': use one of slow_pass"),
+        ("slow_pass", "write slow_pass:SHARE"),
+        ("slow_pass:fast", "SHARE must be a share above 0"),
+        ("slow_pass:nan", "SHARE must be"),
+        ("accept_second:1.5", "at most 1"),
+        ("accept_second:0", "above 0"),
+        ("crash_pass:0", "whole number of 1 or more"),
+        ("crash_pass:2.5", "whole number"),
+        ("drop_all_reduce:-1", "whole number of 0 or more"),
+        ("draft_dead:1", "takes no argument"),
+        ("mask_leak,mask_leak", "given twice"),
+    ],
+)
+def test_a_bad_fault_is_named_in_one_line(text: str, says: str) -> None:
+    with pytest.raises(BadFault, match=says) as raised:
+        parse_faults(text)
+    assert "\n" not in str(raised.value)
+
+
+def test_every_fault_of_the_catalog_has_an_installer() -> None:
+    pytest.importorskip("torch")
+    from sglang_cpu.faults import all_reduce, passes, speculation
+
+    installers = {**passes.INSTALLERS, **all_reduce.INSTALLERS, **speculation.INSTALLERS}
+    assert set(installers) == set(CATALOG)
+
+
+@pytest.mark.parametrize(
+    ("fault", "platform", "says"),
+    [("nonsense", "sglang_cpu", "no fault 'nonsense'"), ("mask_leak", "", "SGLANG_PLATFORM=sglang_cpu")],
+)
+def test_a_fault_that_cannot_be_planted_ends_the_process(fault: str, platform: str, says: str) -> None:
+    command = "from sglang_cpu.faults import active_faults; active_faults()"
+    environment = {**os.environ, "SGLANG_CPU_FAULT": fault, "SGLANG_PLATFORM": platform}
+    done = subprocess.run(
+        [sys.executable, "-c", command], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_another_release_is_refused() -> None:
+    limits.check_release("0.5.23")
+    with pytest.raises(limits.Unsupported, match=r"needs sglang==0\.5\.23, found 0\.5\.10\.post1"):
+        limits.check_release("0.5.10.post1")
+
+
+CHAIN = {"algorithm": "EAGLE3", "topk": 1, "num_steps": 3, "num_draft_tokens": 4}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"topk": 4}, "speculative-eagle-topk 1"),
+        ({"algorithm": "NGRAM"}, "speculative-algorithm EAGLE3"),
+        ({"num_draft_tokens": 8}, "speculative-num-draft-tokens 4"),
+        ({"num_steps": 0}, "speculative-num-steps"),
+        ({"attention_backends": ("triton", None)}, "attention-backend sglang_cpu"),
+    ],
+)
+def test_what_the_platform_cannot_serve_is_refused(change: dict[str, object], says: str) -> None:
+    limits.check_arguments(attention_backends=(None, "sglang_cpu"), **CHAIN)
+    with pytest.raises(limits.Unsupported, match=says):
+        limits.check_arguments(**{"attention_backends": (None,), **CHAIN, **change})
+
+
+def test_sampling_is_refused_and_greedy_is_not() -> None:
+    assert limits.check_sampling(temperature=0, top_k=-1) is None
+    assert limits.check_sampling(temperature=1, top_k=1) is None
+    assert "temperature 0" in str(limits.check_sampling(temperature=0.7, top_k=-1))
+
+
+def test_wrappers_of_one_target_nest_in_the_order_of_registration(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("wrapped_for_a_test")
+    module.call = lambda *seen: [*seen, "original"]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(hooks, "_apply", hooks._replace)
+    for name in ("outer", "middle", "inner"):
+        hooks.around("wrapped_for_a_test.call", lambda original, *seen, name=name: original(*seen, name))
+    hooks.around("wrapped_for_a_test.missing", lambda original: original(), optional=True)
+    hooks.apply()
+    assert module.call() == ["outer", "middle", "inner", "original"]
