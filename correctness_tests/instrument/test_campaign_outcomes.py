@@ -116,9 +116,7 @@ SPOKEN = Evidence(active=("workspace built",), refused=("failed",))
         ("the server is fired up", "0.5.23", False),
     ],
 )
-def test_a_path_that_speaks_when_active_is_refused_by_its_silence(
-    log: str, release: str, expected: bool
-) -> None:
+def test_a_path_that_speaks_when_active_is_refused_by_its_silence(log: str, release: str, expected: bool) -> None:
     evidence = {"pcie_ipc": SPOKEN}
     assert is_active(activities(evidence, log, release), evidence) is expected
 
@@ -132,9 +130,7 @@ def test_a_path_that_speaks_when_active_is_refused_by_its_silence(
         ("", "0.5.14", None),
     ],
 )
-def test_silence_proves_only_where_each_refusal_writes_a_line(
-    log: str, release: str, expected: bool | None
-) -> None:
+def test_silence_proves_only_where_each_refusal_writes_a_line(log: str, release: str, expected: bool | None) -> None:
     evidence = {"fusion": SILENT}
     assert is_active(activities(evidence, log, release), evidence) is expected
 

@@ -54,9 +54,7 @@ def test_an_outcome_changed_by_hand_makes_the_plan_out_of_date(
     path.write_text(text.replace('outcome = "unsupported"', 'outcome = "slower"', 1), encoding="utf-8")
     before = plan.read_text(encoding="utf-8")
     assert main([*copy, "--check"]) == 1
-    assert re.search(
-        r"out of date by \d+ lines: run python -m fixtures.campaign.plan", capsys.readouterr().err
-    )
+    assert re.search(r"out of date by \d+ lines: run python -m fixtures.campaign.plan", capsys.readouterr().err)
     assert plan.read_text(encoding="utf-8") == before, "--check must not write"
     assert main(copy) == 0
     assert main([*copy, "--check"]) == 0
@@ -169,9 +167,7 @@ def test_baselines_are_shown_with_their_provenance(
     assert "| baseline_bs512 | cu128 | single_stream/decode_tok_s | 82 tok/s | reported |" in text
     assert "| 150 to 300 us | reported |" in text
     assert "The best rate measured is 89.5 tok/s: `baseline_bs512` on cu130 (measured, 3 starts)." in text
-    assert "Nothing is measured on this machine yet" in render(
-        SETTING, approaches, list(figures(baselines[0]))
-    )
+    assert "Nothing is measured on this machine yet" in render(SETTING, approaches, list(figures(baselines[0])))
     assert "| baseline_bs512 | cu130 | single_stream/decode_tok_s | 89.5 tok/s | measured, 3 starts |" in text
 
 

@@ -49,9 +49,7 @@ def test_two_results_folders(tmp_path: Path) -> None:
     for stack in RATES:
         (tmp_path / stack).mkdir()
         write_starts(tmp_path / stack, stack)
-    found = compare_sides(
-        side_of_results(tmp_path / "cu128"), side_of_results(tmp_path / "cu130"), load_approaches()
-    )
+    found = compare_sides(side_of_results(tmp_path / "cu128"), side_of_results(tmp_path / "cu130"), load_approaches())
     assert [each.component for each in found.differences] == ["cuda", "sglang"]
     assert [each.verdict for each in found.metrics] == ["regression"]
     assert "regression: baseline_bs128 single_stream/decode_tok_s" in render(found)
@@ -101,9 +99,7 @@ def test_stored_baselines(tmp_path: Path) -> None:
 
 def test_a_reported_figure_is_compared_as_such_and_never_as_a_measurement(tmp_path: Path) -> None:
     key = "single_stream/decode_tok_s"
-    metric = BaselineMetric(
-        key, "decode_tok_s", "single_stream", "tok/s", "reported", "higher", reported=(89.5,)
-    )
+    metric = BaselineMetric(key, "decode_tok_s", "single_stream", "tok/s", "reported", "higher", reported=(89.5,))
     baseline = Baseline(
         "pcie_blackwell",
         "cu128",

@@ -96,9 +96,7 @@ def test_a_component_that_differs_between_starts_of_one_stack_shows_all_its_valu
     assert cuda.new == ("13.0.3", "13.1")
 
 
-@pytest.mark.parametrize(
-    ("rate", "verdict"), [(80.0, "regression"), (100.0, "improvement"), (89.5, "no change")]
-)
+@pytest.mark.parametrize(("rate", "verdict"), [(80.0, "regression"), (100.0, "improvement"), (89.5, "no change")])
 def test_every_metric_has_the_verdict_of_the_gate(rate: float, verdict: str) -> None:
     found = compared(rate, extra=starts("cu130", rate, environment=CU130, count=5, seed=9, deployment="new"))
     by_key = {(each.deployment, each.key): each for each in found.metrics}

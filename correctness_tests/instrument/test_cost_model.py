@@ -244,8 +244,8 @@ def test_ratio_from_measured_parts(plain: float, verify_ratio: float, accept: fl
     """With a free draft the ratio is the accept length over how much dearer a verify pass is."""
     parts = MeasuredParts(plain, plain * verify_ratio, 0.0, accept)
     assert predicted_ratio(parts) == pytest.approx(accept / verify_ratio)
-    slower = MeasuredParts(plain, plain * verify_ratio, plain, accept, step_overhead_s=plain)
-    assert predicted_ratio(slower) < predicted_ratio(parts)
+    slower = MeasuredParts(plain, plain * verify_ratio, 2 * plain, accept, step_overhead_s=3 * plain)
+    assert predicted_ratio(slower) == pytest.approx(accept / (verify_ratio + 5))
     assert predicted_ratio(
         MeasuredParts(plain, plain * verify_ratio, 0.0, accept, plain_overhead_s=plain)
     ) == (pytest.approx(2 * accept / verify_ratio))

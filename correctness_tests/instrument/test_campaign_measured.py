@@ -1,0 +1,128 @@
+"""Do a step's parts come out of the records as they were put in, and is a record without them refused?"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fixtures.campaign.cost_model import predicted_ratio
+from fixtures.campaign.measured import parts_of, step_of
+from fixtures.errors import MeasurementFailed
+from fixtures.records.metric import Metric
+from fixtures.records.start import StartRecord
+
+WORKLOAD = "single_stream"
+
+
+def row(role: str, mode: str, count: int, seconds: float | None, **more: Any) -> dict[str, Any]:
+    return {
+        "role": role,
+        "mode": mode,
+        "count": count,
+        "tokens": count,
+        "median_s": seconds,
+        "total_s": (seconds or 0.0) * count,
+        "all_reduces": {"0": count},
+        "bytes": [],
+        "all_reduce_share": None,
+        **more,
+    }
+
+
+def record(rate: float, rows: list[dict[str, Any]], accept: float | None = None) -> StartRecord:
+    made = StartRecord("start", "run", "cpu", "cpu", "eagle3", "stage1", 0, "2026-07-01T00:00:00.000Z")
+    made.passes = {WORKLOAD: {"passes": rows, "sites": {}, "faults": []}}
+    made.metrics = [Metric("decode_tok_s", rate, "tok/s", "timing", "higher", WORKLOAD, 12)]
+    if accept is not None:
+        made.metrics.append(Metric("accept_length", accept, "tokens/pass", "counted", "higher", WORKLOAD, 12))
+    return made
+
+
+def plain(pass_s: float = 3e-3, rest_s: float = 1e-3, **more: Any) -> StartRecord:
+    rows = [row("target", "extend", 14, 20e-3), row("target", "decode", 1000, pass_s, **more)]
+    return record(1 / (pass_s + rest_s), rows)
+
+
+def speculative(
+    verify_s: float = 4e-3, draft_s: float = 0.5e-3, rest_s: float = 1e-3, accept: float = 3.0, **more: Any
+) -> StartRecord:
+    """A step: one verify pass, two draft passes and one pass that extends the draft, each of `draft_s`."""
+    rows = [
+        row("target", "extend", 14, 20e-3),
+        row("target", "target_verify", 400, verify_s, **more),
+        row("draft", "extend", 14, 5e-3),
+        row("draft", "decode", 800, draft_s),
+        row("draft", "draft_extend_v2", 400, draft_s),
+    ]
+    return record(accept / (verify_s + 3 * draft_s + rest_s), rows, accept)
+
+
+times = st.floats(1e-5, 0.1)
+
+
+@given(times, times, times, st.floats(1, 4))
+def test_parts_come_out_as_they_went_in(verify: float, draft: float, rest: float, accept: float) -> None:
+    step = step_of(speculative(verify, draft, rest, accept), WORKLOAD)
+    assert step.target_s == pytest.approx(verify)
+    assert step.draft_s == pytest.approx(3 * draft), "prefill of the draft is no part of a step"
+    assert step.rest_s == pytest.approx(rest, abs=1e-9)
+    assert step.accept_length == accept
+
+
+def test_attribution_from_a_record() -> None:
+    step = step_of(speculative(4e-3, 0.5e-3, 0.5e-3, all_reduces={"12": 400}, all_reduce_share=0.25), WORKLOAD)
+    found = step.attribution
+    assert found is not None
+    assert found.communication == pytest.approx(1 / 6)
+    assert found.compute == pytest.approx(3 / 6)
+    assert found.draft == pytest.approx(1.5 / 6)
+    assert found.rest == pytest.approx(0.5 / 6)
+
+
+def test_all_reduces_that_are_not_timed_are_not_zero() -> None:
+    graph = step_of(plain(all_reduces={"122": 1000}, all_reduce_share=None), WORKLOAD)
+    assert graph.communication_share is None
+    assert graph.attribution is None
+    alone = step_of(plain(), WORKLOAD)
+    assert alone.attribution is not None
+    assert alone.attribution.communication == 0
+
+
+def test_the_ratio_is_predicted_without_the_speculative_server_s_rate() -> None:
+    parts = parts_of([plain()], [speculative()], WORKLOAD)
+    assert predicted_ratio(parts) == pytest.approx(3.0 * 4e-3 / 6.5e-3)
+    slow = speculative(rest_s=9e-3)
+    assert predicted_ratio(parts_of([plain()], [slow], WORKLOAD)) == pytest.approx(predicted_ratio(parts))
+    measured = slow.metrics[0].value / plain().metrics[0].value
+    added_up = predicted_ratio(parts_of([plain()], [slow], WORKLOAD, own_rest=True))
+    assert added_up == pytest.approx(measured)
+
+
+def test_a_start_that_is_out_of_line_does_not_move_the_parts() -> None:
+    starts = [plain(), plain(3e-3), plain(30e-3)]
+    assert parts_of(starts, [speculative()], WORKLOAD).plain_pass_s == pytest.approx(3e-3)
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (record(100.0, []), "no timed target pass"),
+        (record(100.0, [row("target", "extend", 14, 20e-3)]), "no timed target pass"),
+        (record(100.0, [row("target", "decode", 14, None)]), "no timed target pass"),
+        (record(math.nan, [row("target", "decode", 14, 1e-3)]), "decode_tok_s = nan"),
+        (record(100.0, [row("target", "target_verify", 14, 1e-3)]), "accept_length = None"),
+        (record(100.0, [row("target", "target_verify", 14, 1e-3)], 3.0), "nothing drafted"),
+    ],
+)
+def test_a_record_without_the_parts_is_refused(made: StartRecord, said: str) -> None:
+    with pytest.raises(MeasurementFailed, match=said):
+        step_of(made, WORKLOAD)
+
+
+def test_a_prediction_needs_both_servers() -> None:
+    with pytest.raises(MeasurementFailed, match="one with it"):
+        parts_of([plain()], [], WORKLOAD)
