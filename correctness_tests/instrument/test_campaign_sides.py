@@ -9,7 +9,7 @@ import pytest
 
 from fixtures.campaign.compare_stacks_text import render
 from fixtures.campaign.loading import load_approaches
-from fixtures.campaign.sides import compare_sides, side_of_baselines, side_of_results
+from fixtures.campaign.sides import compare_sides, side_of, side_of_baselines, side_of_results
 from fixtures.errors import RecordError
 from fixtures.gate.baselines import Baseline, BaselineMetric, write_baseline
 from fixtures.records.metric import Metric
@@ -120,6 +120,15 @@ def test_a_reported_figure_is_compared_as_such_and_never_as_a_measurement(tmp_pa
     assert "reported 89.5" in found[0].judgement.reason
     backwards = compare_sides(measured, reported, load_approaches()).metrics
     assert [each.verdict for each in backwards] == ["no comparable baseline"]
+
+
+def test_a_side_is_a_folder_or_a_stack(tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    write_starts(tmp_path / "results", "cu130")
+    assert side_of(str(tmp_path / "results"), "pcie_blackwell", tmp_path).stack == "cu130"
+    assert side_of("cu128", "pcie_blackwell", tmp_path).stack == "cu128"
+    with pytest.raises(RecordError, match=r"'cu129': no results folder and no stack; did you mean 'cu128'"):
+        side_of("cu129", "pcie_blackwell", tmp_path)
 
 
 def test_a_stack_without_baselines_is_an_empty_side(tmp_path: Path) -> None:
