@@ -273,3 +273,21 @@ def test_progress_follows_the_log() -> None:
 def test_a_traceback_that_is_cut_off_is_no_exception() -> None:
     cut = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    g()'
     assert exceptions(cut.splitlines()) == []
+
+
+RECORDED = {
+    "unknown_argument": (2, Cause.UNKNOWN_ARGUMENT, "--no-such-flag"),
+    "model_missing": (1, Cause.MODEL, "/no/such/model"),
+}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_recorded_log_has_its_cause(name: str) -> None:
+    code, cause, said = RECORDED[name]
+    failure = diagnose((LOGS / f"{name}.log").read_text(), code)
+    assert failure.cause == cause
+    assert said in failure.message
+
+
+def test_every_recorded_log_is_tested() -> None:
+    assert {path.stem for path in LOGS.glob("*.log")} == set(RECORDED)

@@ -72,9 +72,7 @@ def test_it(server, number):
 
 def inner(folder: Path, *arguments: str, seconds: float = 0.1, numbers: int = 3) -> subprocess.Popen[str]:
     folder.mkdir()
-    (folder / "conftest.py").write_text(
-        INNER_CONFTEST.format(root=str(ROOT), here=str(HERE), folder=str(folder))
-    )
+    (folder / "conftest.py").write_text(INNER_CONFTEST.format(root=str(ROOT), here=str(HERE), folder=str(folder)))
     (folder / "test_inner.py").write_text(INNER_TEST.format(seconds=seconds, numbers=numbers))
     argv = [
         sys.executable,
@@ -88,9 +86,7 @@ def inner(folder: Path, *arguments: str, seconds: float = 0.1, numbers: int = 3)
         *arguments,
     ]
     env = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
-    return subprocess.Popen(
-        argv, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    return subprocess.Popen(argv, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def starts(folder: Path) -> dict[str, int]:
@@ -169,9 +165,7 @@ def test_an_idle_server_gives_way_and_is_started_again_when_needed(
     assert servers.starts() == {"one": 2, "two": 1}
 
 
-def test_more_servers_at_once_than_may_run_is_said_at_once(
-    tmp_path: Path, pool: Callable[..., ServerPool]
-) -> None:
+def test_more_servers_at_once_than_may_run_is_said_at_once(tmp_path: Path, pool: Callable[..., ServerPool]) -> None:
     servers = pool(servers=1)
     one, two = (deployment(tmp_path, "normal", name=name) for name in ("one", "two"))
     with (
@@ -194,9 +188,7 @@ def test_too_little_memory_is_said_before_a_start(tmp_path: Path, pool: Callable
     assert caught.value.cause == Cause.OUT_OF_MEMORY
 
 
-def test_a_start_that_failed_is_not_tried_again_for_each_test(
-    tmp_path: Path, pool: Callable[..., ServerPool]
-) -> None:
+def test_a_start_that_failed_is_not_tried_again_for_each_test(tmp_path: Path, pool: Callable[..., ServerPool]) -> None:
     counter = tmp_path / "starts"
     asked = deployment(tmp_path, "exit", SCRIPT_COUNTER=str(counter))
     messages = set()

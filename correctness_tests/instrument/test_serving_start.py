@@ -47,9 +47,7 @@ def leftover(tmp_path: Path) -> Iterator[int]:
         "--weight-version",
         "old",
     ]
-    process = subprocess.Popen(
-        argv, env={"SCRIPT": "normal"}, stdout=subprocess.DEVNULL, start_new_session=True
-    )
+    process = subprocess.Popen(argv, env={"SCRIPT": "normal"}, stdout=subprocess.DEVNULL, start_new_session=True)
     end = time.monotonic() + 10
     while time.monotonic() < end:
         with socket.socket() as probe:
@@ -131,9 +129,7 @@ def test_a_program_that_is_not_there(tmp_path: Path) -> None:
         begin_server(asked, directory=tmp_path / "start", release=RELEASE, entry=("/no/such/program",))
 
 
-def test_a_leftover_server_on_the_wanted_port_is_named_and_not_measured(
-    tmp_path: Path, leftover: int
-) -> None:
+def test_a_leftover_server_on_the_wanted_port_is_named_and_not_measured(tmp_path: Path, leftover: int) -> None:
     error = refused(tmp_path, "normal", port=leftover)
     assert error.cause == Cause.PORT
     assert "scripted_process.py" in str(error)
@@ -200,9 +196,7 @@ def test_another_release_than_installed_is_no_evidence(tmp_path: Path) -> None:
 
 
 def test_a_path_that_the_server_refused_silently_is_no_evidence(tmp_path: Path) -> None:
-    path = {
-        "symmetric memory": Evidence(active=("symm_mem is on",), refused=("communicator is not available",))
-    }
+    path = {"symmetric memory": Evidence(active=("symm_mem is on",), refused=("communicator is not available",))}
     error = refused(tmp_path, "silent", evidence=path)
     assert isinstance(error, MeasurementFailed)
     assert error.cause == Cause.UNSUPPORTED_ARCHITECTURE
