@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("sglang_cpu")
 
-from sglang_cpu import hooks, limits  # noqa: E402
-from sglang_cpu.faults.catalog import CATALOG, BadFault, Fault, parse_faults  # noqa: E402
+from sglang_cpu import hooks, limits
+from sglang_cpu.faults.catalog import CATALOG, BadFault, Fault, parse_faults
 
 
 def test_no_text_is_no_fault() -> None:
