@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fixtures.campaign.attribution import attribute
@@ -58,6 +58,7 @@ def test_the_interval_covers_as_often_as_it_says() -> None:
     assert 0.92 <= covered / 400 <= 0.98
 
 
+@settings(deadline=None)
 @given(st.floats(0.5, 2.0))
 def test_a_factor_on_every_arm_changes_nothing(factor: float) -> None:
     arms = planted(graph=0.09)
@@ -98,6 +99,7 @@ def test_the_arms_differ_in_nothing_else() -> None:
 seconds = st.floats(1e-6, 10.0)
 
 
+@settings(deadline=None)
 @given(seconds, st.floats(0, 1), st.floats(0, 5), st.floats(0, 5))
 def test_attribution_adds_up(target: float, share: float, draft: float, rest: float) -> None:
     communication = target * share

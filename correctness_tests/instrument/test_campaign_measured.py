@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fixtures.campaign.cost_model import predicted_ratio
@@ -64,6 +64,7 @@ def speculative(
 times = st.floats(1e-5, 0.1)
 
 
+@settings(deadline=None)
 @given(times, times, times, st.floats(1, 4))
 def test_parts_come_out_as_they_went_in(verify: float, draft: float, rest: float, accept: float) -> None:
     step = step_of(speculative(verify, draft, rest, accept), WORKLOAD)

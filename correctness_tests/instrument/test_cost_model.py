@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fixtures.campaign.bus import Bus, SwitchedRing, constant
@@ -123,6 +123,7 @@ def test_requirement_out_of_reach_is_none() -> None:
     assert need.verify_s is None
 
 
+@settings(deadline=None)
 @given(speculations(), latencies, factors)
 def test_more_latency_is_fewer_tokens(speculation: Speculation, latency: float, factor: float) -> None:
     quick, slow = constant(latency), constant(latency * factor)
@@ -132,6 +133,7 @@ def test_more_latency_is_fewer_tokens(speculation: Speculation, latency: float, 
     assert 0 < shares[0] < shares[1] <= 1
 
 
+@settings(deadline=None)
 @given(speculations(), latencies, factors)
 def test_longer_accepts_are_more_tokens(speculation: Speculation, latency: float, factor: float) -> None:
     longer = Speculation(
@@ -145,6 +147,7 @@ def test_longer_accepts_are_more_tokens(speculation: Speculation, latency: float
     assert other == pytest.approx(one * factor)
 
 
+@settings(deadline=None)
 @given(speculations(), latencies, st.floats(0.01, 100.0))
 def test_units_scale(speculation: Speculation, latency: float, unit: float) -> None:
     """All times in another unit: the rate changes by that unit and by nothing else."""
@@ -163,6 +166,7 @@ def test_units_scale(speculation: Speculation, latency: float, unit: float) -> N
     assert speculative_tok_s(other, constant(latency * unit)) == pytest.approx(expected)
 
 
+@settings(deadline=None)
 @given(speculations(), st.floats(0.1, 1e4))
 def test_break_even_latency_is_a_fixed_point(speculation: Speculation, rate: float) -> None:
     latency = break_even_all_reduce_s(rate, speculation)
@@ -172,6 +176,7 @@ def test_break_even_latency_is_a_fixed_point(speculation: Speculation, rate: flo
         assert speculative_tok_s(speculation, constant(0.0)) <= rate * (1 + 1e-6)
 
 
+@settings(deadline=None)
 @given(speculations(), latencies, st.floats(0.1, 1e4))
 def test_break_even_verify_and_accept_length_are_fixed_points(
     speculation: Speculation, latency: float, rate: float
@@ -184,6 +189,7 @@ def test_break_even_verify_and_accept_length_are_fixed_points(
     assert break_even_accept_length(rate, step) / step == pytest.approx(rate)
 
 
+@settings(deadline=None)
 @given(counts, seconds, latencies)
 def test_plain_latency_is_the_inverse(all_reduces: int, compute: float, latency: float) -> None:
     decode = Pass(all_reduces, 14336, compute)
@@ -191,12 +197,14 @@ def test_plain_latency_is_the_inverse(all_reduces: int, compute: float, latency:
     assert plain_all_reduce_s(rate, decode) == pytest.approx(latency, rel=1e-3)
 
 
+@settings(deadline=None)
 @given(buses(), sizes, factors)
 def test_bus_more_bytes_take_longer(bus: Bus, size: float, factor: float) -> None:
     for schedule in (bus.ring, bus.one_shot, bus.two_shot):
         assert schedule(size * factor) > schedule(size) > 0
 
 
+@settings(deadline=None)
 @given(buses(), sizes, st.floats(0.1, 50))
 def test_contention_slows_all_to_all_and_not_the_ring(bus: Bus, size: float, more: float) -> None:
     worse = Bus(bus.ranks, bus.step_s, bus.link_bytes_s, bus.contention + more)
@@ -206,6 +214,7 @@ def test_contention_slows_all_to_all_and_not_the_ring(bus: Bus, size: float, mor
         assert worse.two_shot(size) > bus.two_shot(size)
 
 
+@settings(deadline=None)
 @given(buses())
 def test_one_byte_costs_the_steps(bus: Bus) -> None:
     """Without bytes a ring is 2(p-1) steps, a one-shot a barrier and a step, a two-shot twice that."""
@@ -239,6 +248,7 @@ def test_accept_length_below_one_is_refused() -> None:
         Speculation(VERIFY, DECODE, 1, 0.9)
 
 
+@settings(deadline=None)
 @given(seconds, st.floats(1.0, 3.0), accept_lengths)
 def test_ratio_from_measured_parts(plain: float, verify_ratio: float, accept: float) -> None:
     """With a free draft the ratio is the accept length over how much dearer a verify pass is."""
@@ -246,6 +256,6 @@ def test_ratio_from_measured_parts(plain: float, verify_ratio: float, accept: fl
     assert predicted_ratio(parts) == pytest.approx(accept / verify_ratio)
     slower = MeasuredParts(plain, plain * verify_ratio, 2 * plain, accept, step_overhead_s=3 * plain)
     assert predicted_ratio(slower) == pytest.approx(accept / (verify_ratio + 5))
-    assert predicted_ratio(
-        MeasuredParts(plain, plain * verify_ratio, 0.0, accept, plain_overhead_s=plain)
-    ) == (pytest.approx(2 * accept / verify_ratio))
+    assert predicted_ratio(MeasuredParts(plain, plain * verify_ratio, 0.0, accept, plain_overhead_s=plain)) == (
+        pytest.approx(2 * accept / verify_ratio)
+    )
