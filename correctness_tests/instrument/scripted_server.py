@@ -105,17 +105,13 @@ class ScriptedServer:
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
-            lengths = [
-                line.split(":")[1] for line in head.split("\r\n") if line.lower().startswith("content-length")
-            ]
+            lengths = [line.split(":")[1] for line in head.split("\r\n") if line.lower().startswith("content-length")]
             body = await reader.readexactly(int(lengths[0]) if lengths else 0)
             if "/flush_cache" in head:
                 self.flushes += 1
                 self.order.append("flush")
                 status = self.flush(self.flushes)
-                writer.write(
-                    f"HTTP/1.1 {status} X\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok".encode()
-                )
+                writer.write(f"HTTP/1.1 {status} X\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok".encode())
                 await writer.drain()
             else:
                 await self._generate(json.loads(body), writer)
@@ -132,14 +128,10 @@ class ScriptedServer:
         try:
             if self.status != 200:
                 text = b"boom"
-                writer.write(
-                    f"HTTP/1.1 {self.status} X\r\nContent-Length: {len(text)}\r\n\r\n".encode() + text
-                )
+                writer.write(f"HTTP/1.1 {self.status} X\r\nContent-Length: {len(text)}\r\n\r\n".encode() + text)
                 await writer.drain()
                 return
-            writer.write(
-                b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-            )
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
             async for piece in self.generate(body):
                 if piece is HANG_UP:
                     return
@@ -163,9 +155,7 @@ def scripted_server() -> Iterator[ScriptedServer]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    listening = asyncio.run_coroutine_threadsafe(
-        asyncio.start_server(server.handle, "127.0.0.1", 0), loop
-    ).result(10)
+    listening = asyncio.run_coroutine_threadsafe(asyncio.start_server(server.handle, "127.0.0.1", 0), loop).result(10)
     server.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
 
     async def close() -> None:

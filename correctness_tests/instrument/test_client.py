@@ -152,9 +152,7 @@ def test_warm_up_is_excluded(server: ScriptedServer) -> None:
     ],
     ids=["truncated", "hangs up", "reset", "dies at once", "too few", "wrong count"],
 )
-def test_a_failing_stream_is_no_measurement(
-    server: ScriptedServer, script: Any, cause: str, words: str
-) -> None:
+def test_a_failing_stream_is_no_measurement(server: ScriptedServer, script: Any, cause: str, words: str) -> None:
     server.generate = script
     with pytest.raises(MeasurementFailed, match=words) as caught:
         measure_workload(server.url, workload(concurrency=2, requests=4))

@@ -24,9 +24,7 @@ def read(pieces: list[bytes], tokens: int, *, ignore_eos: bool = True) -> TokenL
     return ledger
 
 
-@given(
-    cuts=st.lists(st.integers(0, 3000), max_size=30), per_chunk=st.integers(1, 5), cumulative=st.booleans()
-)
+@given(cuts=st.lists(st.integers(0, 3000), max_size=30), per_chunk=st.integers(1, 5), cumulative=st.booleans())
 def test_packet_boundaries_do_not_matter(cuts: list[int], per_chunk: int, cumulative: bool) -> None:
     stream = b": comment\n\n" + b"".join(events(17, per_chunk=per_chunk, cumulative=cumulative)) + DONE
     edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]

@@ -89,9 +89,7 @@ def test_the_other_workloads_do_not_share_a_beginning() -> None:
 
 
 def _common(one: str, other: str) -> int:
-    return next(
-        (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
-    )
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def test_a_workload_from_a_file_of_ones_own(tmp_path: Path) -> None:
