@@ -158,6 +158,10 @@ def test_graphs_switched_off() -> None:
     off = {"cuda_graph_config": {"decode": {"backend": "disabled", "max_bs": 128}}}
     assert changed("0.5.23", **off).effective == 0
     assert changed("0.5.10.post1", disable_cuda_graph=True).effective == 0
+    assert effective({"device": "cpu", "cuda_graph_config": {"decode": {"max_bs": 32}}}, "0.5.23") == {
+        "device": "cpu",
+        "decode_graph_max_batch": 0,
+    }
 
 
 def test_a_fusion_that_switched_itself_on() -> None:
