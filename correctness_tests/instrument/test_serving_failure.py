@@ -171,7 +171,8 @@ def test_a_failure_of_sglang_below_a_hook_is_not_the_hooks() -> None:
         '  File "/env/sglang/srt/managers/scheduler.py", line 20, in inner\n',
         '  File "/env/sglang/srt/plugins/hook_registry.py", line 20, in wrapper\n'
         '  File "/env/my_plugin/hooks.py", line 7, in around_forward\n'
-        '  File "/env/sglang/srt/model_executor/model_runner.py", line 9, in forward\n',
+        '  File "/env/sglang/srt/model_executor/model_runner.py", line 9, in forward\n'
+        '  File "/env/triton/runtime/jit.py", line 9, in run\n',
     )
     assert diagnose(log, -9).cause == Cause.EXCEPTION
 
@@ -277,6 +278,7 @@ def test_a_traceback_that_is_cut_off_is_no_exception() -> None:
 
 RECORDED = {
     "unknown_argument": (2, Cause.UNKNOWN_ARGUMENT, "--no-such-flag"),
+    "crash_in_a_hook": (-9, Cause.HOOK, "planted crash (crash_pass)"),
     "model_missing": (1, Cause.MODEL, "/no/such/model"),
 }
 
