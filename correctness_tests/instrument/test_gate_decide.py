@@ -81,6 +81,11 @@ class TestTiming:
         assert decide(TOK_S, [100.0] * 10, [100.0] * 5).verdict == "no change"
         assert decide(TOK_S, [100.0] * 10, [90.0] * 5, [90.0] * 5).verdict == "regression"
 
+    def test_fresh_starts_made_for_another_metric_are_not_counted(self):
+        found = decide(TOK_S, BASE, starts(100, 5, 2), starts(90, 7, 3))
+        assert (found.verdict, found.stage, found.candidate_starts) == ("no change", 1, 5)
+        assert found.candidate_value == pytest.approx(100, rel=0.02)
+
     def test_judgement_names_age_and_spread_of_the_baseline(self):
         found = decide(TOK_S, BASE, starts(100, 5, 2), baseline_age_days=40.0)
         assert found.baseline_age_days == 40.0
