@@ -198,6 +198,13 @@ def test_a_kill_without_a_word_is_a_kill() -> None:
     assert "SIGSEGV" in diagnose(HEALTHY, -11).message
 
 
+def test_a_kill_of_one_of_its_processes_names_it() -> None:
+    line = f"{TIME}Subprocess scheduler_1 (pid=7) crashed with exit code -9. Triggering SIGQUIT for cleanup..."
+    failure = diagnose(f"{HEALTHY}{line}\n", -9, Phase.WORKLOAD)
+    assert failure.cause == Cause.KILLED
+    assert "its scheduler_1 was killed by SIGKILL during workload" in failure.message
+
+
 def test_a_refusal_by_the_cpu_platform_is_one_of_configuration() -> None:
     line = "sglang_cpu: attention backend 'triton' is not supported on this platform: use another"
     failure = diagnose(f"{HEALTHY}{TIME}{line}\n{TIME}kill_process_tree called: pid=1\n", 2)
@@ -279,6 +286,7 @@ def test_a_traceback_that_is_cut_off_is_no_exception() -> None:
 RECORDED = {
     "unknown_argument": (2, Cause.UNKNOWN_ARGUMENT, "--no-such-flag"),
     "crash_in_a_hook": (-9, Cause.HOOK, "planted crash (crash_pass)"),
+    "scheduler_exits": (-9, Cause.UNKNOWN, "its scheduler_0 exited with 77"),
     "model_missing": (1, Cause.MODEL, "/no/such/model"),
 }
 
