@@ -287,6 +287,7 @@ RECORDED = {
     "unknown_argument": (2, Cause.UNKNOWN_ARGUMENT, "--no-such-flag"),
     "crash_in_a_hook": (-9, Cause.HOOK, "planted crash (crash_pass)"),
     "scheduler_exits": (-9, Cause.UNKNOWN, "its scheduler_0 exited with 77"),
+    "weights_missing": (-9, Cause.MODEL, "Cannot find any model weights"),
     "model_missing": (1, Cause.MODEL, "/no/such/model"),
 }
 
