@@ -1,0 +1,78 @@
+"""What the speculation tests share: prompts, the vocabulary, the judge with its noise, one server at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict
+
+import pytest
+
+from fixtures.deployments.models import resolve_model
+from fixtures.errors import DeploymentError
+from fixtures.records.store import write_atomically
+from fixtures.serving.pool import ServerPool
+from fixtures.serving.running import Server
+from fixtures.serving.workloads.prompts import PROMPTS, read_prompts
+from fixtures.session.run import Run
+from fixtures.speculation import served
+from fixtures.speculation.check import Checker
+from fixtures.speculation.reference import Reference
+from fixtures.speculation.replay import Noise
+from fixtures.speculation.vocabulary import Vocabulary
+
+
+@pytest.fixture(scope="session")
+def pair(run: Run) -> served.Pair:
+    """The box's plain EAGLE-3 deployment and its judge."""
+    try:
+        found = served.pair(run.box, "eagle3")
+        resolve_model(found.reference.model, os.environ)
+    except DeploymentError as error:
+        pytest.skip(str(error))
+    return found
+
+
+@pytest.fixture(scope="session")
+def vocabulary(pair: served.Pair) -> Vocabulary:
+    path = resolve_model(pair.reference.model, os.environ)
+    return Vocabulary(path, bool(pair.reference.options.get("trust_remote_code")))
+
+
+@pytest.fixture(scope="session")
+def prompts(vocabulary: Vocabulary) -> list[tuple[int, ...]]:
+    """The workloads' short prompts as tokens."""
+    return [vocabulary.encode(prompt.text) for prompt in read_prompts(PROMPTS / "code_openings.jsonl")]
+
+
+@pytest.fixture(scope="session")
+def noise_of(run: Run, prompts: list[tuple[int, ...]]) -> Callable[[Server], Noise]:
+    """The judge's noise: measured once a session, written beside the run's records."""
+    known: list[Noise] = []
+
+    def measure(server: Server) -> Noise:
+        if not known:
+            known.append(Reference(server.url).noise(prompts[:24]))
+            text = json.dumps({"deployment": server.name, **asdict(known[0])}, indent=1)
+            write_atomically(run.results() / "speculation_noise.json", text + "\n")
+        return known[0]
+
+    return measure
+
+
+@pytest.fixture
+def checker(
+    pair: served.Pair, server_pool: ServerPool, vocabulary: Vocabulary, noise_of: Callable[[Server], Noise]
+) -> Iterator[Checker]:
+    """The judge: the plain server, with its noise."""
+    with server_pool.use(pair.reference) as server:
+        yield Checker(Reference(server.url), noise_of(server), vocabulary)
+
+
+@pytest.fixture
+def serve(server_pool: ServerPool) -> Iterator[Callable[..., Server]]:
+    """`serve(deployment)`: its server, held until the test ends."""
+    with ExitStack() as stack:
+        yield lambda deployment: stack.enter_context(server_pool.use(deployment))
