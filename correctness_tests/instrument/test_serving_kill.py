@@ -97,6 +97,7 @@ def test_a_guard_that_watches_nobody_leaves_a_server_which_the_sweep_finds(tmp_p
     try:
         marked_members = set(left)
         assert gone(marked_members, 3)
+        assert not list(run.scratch.iterdir()), "temporary files of the server"
     finally:
         for member in run.members:
             member.send(SIGKILL)

@@ -27,9 +27,13 @@ pytestmark = pytest.mark.timeout(90)
 
 
 @pytest.fixture(autouse=True)
-def nothing_left() -> Iterator[None]:
+def nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
     yield
     assert not marked(), "a test left processes behind"
+    assert not list(scratch.iterdir()), "a test left temporary files behind"
 
 
 @pytest.fixture
