@@ -1,0 +1,181 @@
+"""Does a failure say what, where and why? Checks and diagnosis on outputs made wrong by hand, without any process."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+from fixtures.allreduce.backends import BACKENDS
+from fixtures.allreduce.bounds import Claim
+from fixtures.allreduce.buffers import GUARD_BYTES, guarded
+from fixtures.allreduce.cases import Case
+from fixtures.allreduce.checks import WHOLE, check_output
+from fixtures.allreduce.fault_table import shares, summary
+from fixtures.allreduce.patterns import PATTERNS, TORCH_DTYPES, reference
+from fixtures.allreduce.report import DIGEST_ELEMENTS, RankReport
+from fixtures.allreduce.results import CaseResult, complaint
+
+pytestmark = pytest.mark.correctness
+
+P = 4
+CLAIM = Claim("fp32", P - 1, P)
+CASE = Case("exact", "bf16", 5000, 2)
+BEFORE = Case("exact", "bf16", 5000, 1)
+
+
+def rows(case: Case) -> list[torch.Tensor]:
+    return [
+        PATTERNS[case.pattern].tensor(world_size=P, dtype=case.dtype, rank=r, call=case.call, start=0, stop=case.numel)
+        for r in range(P)
+    ]
+
+
+def right(case: Case) -> torch.Tensor:
+    total, _ = reference(
+        PATTERNS[case.pattern], world_size=P, dtype=case.dtype, call=case.call, start=0, stop=case.numel
+    )
+    return torch.from_numpy(total).to(TORCH_DTYPES[case.dtype])
+
+
+def checked(output: object, case: Case = CASE, rank: int = 0, claim: Claim = CLAIM) -> RankReport:
+    report = RankReport(rank)
+    check_output(report, case, output, claim, BEFORE)
+    return report
+
+
+def result(*outputs: torch.Tensor, case: Case = CASE) -> CaseResult:
+    return CaseResult("one_shot", P, case, [checked(o, case, rank) for rank, o in enumerate(outputs)])
+
+
+@pytest.mark.parametrize("pattern", ["exact", "normal", "normal-0.02", "absorb-chain", "absorb-tree"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("numel", [0, 1, 5000])
+def test_right_output_passes(pattern: str, dtype: str, numel: int) -> None:
+    case = Case(pattern, dtype, numel, 3)
+    found = result(*[right(case)] * P, case=case)
+    assert found.failures() == {}
+    assert complaint([found]) == ""
+
+
+@pytest.mark.parametrize(
+    ("spoil", "diagnosis"),
+    [
+        (lambda s, x, old: s - x[2], "rank 2 is missing from the sum"),
+        (lambda s, x, old: s + x[3], "rank 3 is counted twice"),
+        (lambda s, x, old: x[1], "no reduction: the output is rank 1's input"),
+        (lambda s, x, old: s - x[1] + old[1], "stale buffer: rank 1's data is that of the call before"),
+        (lambda s, x, old: sum(old), "stale output: these are the sums of the call before"),
+        (lambda s, x, old: torch.cat([s[1:], s[-1:]]), "each wrong element is its neighbour's (index +1)"),
+        (lambda s, x, old: s.roll(1250), "elements are in the wrong places: chunks swapped"),
+        (lambda s, x, old: torch.full_like(s, torch.nan), "uninitialised output"),
+        (lambda s, x, old: s * 1.5, "unknown"),
+    ],
+)
+def test_likeliest_fault_is_named(spoil, diagnosis: str) -> None:
+    total = right(CASE).double()
+    output = spoil(total, [r.double() for r in rows(CASE)], [r.double() for r in rows(BEFORE)]).to(torch.bfloat16)
+    report = checked(output)
+    assert report.wrong is not None
+    assert report.wrong.fault.startswith(diagnosis)
+
+
+def test_one_wrong_element_is_placed() -> None:
+    output = right(CASE)
+    output[4321] -= rows(CASE)[1][4321]
+    found = result(right(CASE), output, right(CASE), right(CASE))
+    found.disagreeing, found.disagreement_start = [[1.0, 1.0], [1.0, 2.0], [1.0, 1.0], [1.0, 1.0]], DIGEST_ELEMENTS
+    text = found.describe()
+    expected = float(right(CASE)[4321])
+    assert found.mismatches == 1
+    assert found.first_disagreement() == (DIGEST_ELEMENTS, 5000)
+    assert "one_shot, world size 4: exact, bf16, 5000 elements (10000 bytes), call 2" in text
+    assert f"rank 1: 1 of 5000 elements wrong, first index 4321: expected {expected:g} exactly, got" in text
+    assert "likeliest fault: rank 1 is missing from the sum" in text
+    assert f"ranks agree: index {DIGEST_ELEMENTS + 1}: rank 0 1, rank 1 2" in text
+
+
+def test_rounding_faults_are_told_from_each_other() -> None:
+    case = Case("normal", "bf16", 4096, 2)
+    x = rows(case)
+    wire = x[0].clone()
+    for row in x[1:]:
+        wire += row
+    total = sum(row.float() for row in x)
+    nearest = total.bfloat16()
+    cut = torch.where(nearest.float().abs() > total.abs(), torch.nextafter(nearest, nearest * 0), nearest)
+    wide, narrow = checked(cut, case).wrong, checked(wire, case).wrong
+    assert wide is not None
+    assert wide.fault == "rounding: truncated, not rounded to nearest"
+    assert narrow is not None
+    assert checked(wire, case, claim=Claim("wire", P - 1, P)).wrong is None, "what it is, had it been declared"
+
+
+@pytest.mark.parametrize("output", [None, torch.zeros(4999, dtype=torch.bfloat16)])
+def test_no_output_or_one_of_another_size_is_wrong(output: object) -> None:
+    report = checked(output)
+    assert "not 5000 elements" in str(report.shape_error)
+    assert "values" in CaseResult("x", 1, CASE, [report]).failures()
+
+
+def test_large_cases_are_shared_between_ranks_and_no_element_is_left_out() -> None:
+    case = Case("exact", "bf16", WHOLE + 3, 1)
+    parts = [checked(right(case), case, rank).checked for rank in range(P)]
+    assert parts[0][0] == 0
+    assert parts[-1][1] == case.numel
+    assert all(a[1] == b[0] for a, b in pairwise(parts))
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "offset", "strided"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+def test_writing_beside_the_input_is_seen(layout, dtype: str) -> None:
+    case = Case("exact", dtype, 100, 1, layout)
+    item = {"bf16": 2, "fp16": 2, "fp32": 4}[dtype]
+    values = rows(case)[0]
+
+    given = guarded(case, values)
+    assert torch.equal(given.tensor, values)
+    assert (given.tensor.data_ptr() % 16 != 0) == (layout == "offset")
+    assert not given.changed()
+    assert given.trespass() is None
+    given.tensor += 1
+    assert given.changed()
+    assert given.trespass() is None
+
+    for place, offset in ((-1, -1), (given.span, given.span), (GUARD_BYTES + given.span - 1,) * 2):
+        given = guarded(case, values)
+        given.memory[given.first + place] = 0
+        assert given.trespass() == offset
+    if layout == "strided":
+        given = guarded(case, values)
+        given.memory[given.first + item] = 0
+        assert given.trespass() == item, "between the elements"
+
+
+def test_poison_is_a_nan_in_every_type() -> None:
+    for dtype in TORCH_DTYPES.values():
+        given = guarded(CASE, torch.ones(8, dtype=torch.bfloat16))
+        assert bool(torch.isnan(given.memory[:64].view(dtype)).all())
+
+
+def test_summary_has_both_tables() -> None:
+    bad = result(*[right(CASE) * 2] * P)
+    row = shares([bad, result(*[right(CASE)] * P)])
+    lines = summary(
+        [
+            ("all-reduce fault", ["doubled in one_shot", row]),
+            ("all-reduce tightness", ["ring, bf16", {"normal": 0.5}]),
+            ("other", 1),
+        ]
+    )
+    assert "50%" in lines[1]
+    assert lines[1].startswith("doubled in one_shot")
+    assert lines[-1].split()[-1] == "0.500"
+
+
+def test_every_backend_says_how_it_is_known_to_be_active() -> None:
+    for backend in BACKENDS.values():
+        assert backend.active_when
+        assert backend.claim(8).additions in (3, 7)
+        assert backend.devices

@@ -1,0 +1,118 @@
+"""Is the data exact in any order, new at every call, and the same whoever works it out?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fixtures.allreduce.bounds import FORMATS
+from fixtures.allreduce.cases import ITEM_BYTES, ONE_TOKEN_BYTES, VERIFY_BYTES, odd_sizes
+from fixtures.allreduce.patterns import (
+    BLOCK,
+    EXACT,
+    MAX_FP32_DIGITS,
+    PATTERNS,
+    TORCH_DTYPES,
+    counts_by_rank,
+    hashed,
+    reference,
+)
+
+pytestmark = pytest.mark.correctness
+
+dtypes = st.sampled_from(sorted(FORMATS))
+sizes = st.integers(2, MAX_FP32_DIGITS)
+calls = st.integers(0, 10_000)
+
+
+def exact(dtype: str, size: int, rank: int, call: int, n: int = 512) -> torch.Tensor:
+    return EXACT.tensor(world_size=size, dtype=dtype, rank=rank, call=call, start=0, stop=n)
+
+
+@settings(max_examples=60, deadline=None)
+@given(dtypes, sizes, calls, st.randoms())
+def test_exact_sums_are_exact_in_any_order(dtype: str, size: int, call: int, random) -> None:
+    rows = [exact(dtype, size, rank, call) for rank in range(size)]
+    total, _ = reference(EXACT, world_size=size, dtype=dtype, call=call, start=0, stop=512)
+    for _ in range(4):
+        pending = list(rows)
+        while len(pending) > 1:
+            random.shuffle(pending)
+            pending.append(pending.pop() + pending.pop())
+        assert pending[0].dtype is TORCH_DTYPES[dtype]
+        assert np.array_equal(pending[0].double().numpy(), total)
+
+
+@settings(max_examples=60, deadline=None)
+@given(dtypes, sizes, calls)
+def test_exact_values_show_a_missing_rank_and_a_call_before(dtype: str, size: int, call: int) -> None:
+    now, before = exact(dtype, size, 1, call), exact(dtype, size, 1, call + 1)
+    assert bool((now > 0).all()), "a zero would hide that its rank is missing"
+    assert float((now != before).double().mean()) > 0.8, "stale data must differ nearly everywhere"
+    assert float((now[1:] != now[:-1]).double().mean()) > 0.8, "so must the neighbour"
+
+
+@pytest.mark.parametrize("size", range(2, MAX_FP32_DIGITS + 1))
+def test_fp32_sum_counts_each_rank(size: int) -> None:
+    rows = [exact("fp32", size, rank, 7).double() for rank in range(size)]
+    assert counts_by_rank(float(sum(rows)[3]), size) == [1] * size
+    missing = counts_by_rank(float((sum(rows) - rows[1])[3]), size)
+    doubled = counts_by_rank(float((sum(rows) + rows[0])[3]), size)
+    assert missing == [1, 0] + [1] * (size - 2)
+    assert doubled == [2] + [1] * (size - 1)
+
+
+def test_too_many_ranks_for_the_digits_is_an_error() -> None:
+    with pytest.raises(ValueError, match="11 ranks need more than 24 bits, at most 10 fit"):
+        exact("fp32", 11, 0, 0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(sorted(PATTERNS)), dtypes, calls, st.integers(0, 3 * BLOCK), st.integers(0, 300))
+def test_any_part_is_the_same_as_from_the_whole(name: str, dtype: str, call: int, start: int, length: int) -> None:
+    def part(a: int, b: int) -> torch.Tensor:
+        return PATTERNS[name].tensor(world_size=4, dtype=dtype, rank=2, call=call, start=a, stop=b)
+
+    whole = part(max(start - 100, 0), start + length + 100)
+    offset = start - max(start - 100, 0)
+    assert torch.equal(part(start, start + length), whole[offset : offset + length])
+
+
+@pytest.mark.parametrize(("name", "sigma"), [("normal", 1.0), ("normal-0.02", 0.02)])
+def test_normal_data_is_normal_and_its_ranks_are_independent(name: str, sigma: float) -> None:
+    a, b = (
+        PATTERNS[name].tensor(world_size=8, dtype="fp32", rank=r, call=5, start=0, stop=1 << 17).double().numpy()
+        for r in (0, 1)
+    )
+    assert np.std(a) == pytest.approx(sigma, rel=0.02)
+    assert abs(np.corrcoef(a, b)[0, 1]) < 0.02
+    assert abs(np.corrcoef(a[1:], a[:-1])[0, 1]) < 0.02
+
+
+@pytest.mark.parametrize("name", ["absorb-chain", "absorb-tree"])
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_every_rank_owns_elements_in_the_worst_case(name: str, size: int) -> None:
+    for rank in range(size):
+        x = PATTERNS[name].tensor(world_size=size, dtype="bf16", rank=rank, call=1, start=0, stop=4096)
+        assert int((x.abs() == 1).sum()) == pytest.approx(4096 / size, rel=0.25)
+
+
+def test_hash_of_an_index_is_one_to_one_and_spreads() -> None:
+    h = hashed(3, 9, 0, 1 << 18)
+    assert len(np.unique(h)) == len(h)
+    counts = np.bincount(h % np.uint32(32), minlength=32)
+    assert counts.min() > 0.9 * counts.mean()
+    assert not np.array_equal(h, hashed(3, 10, 0, 1 << 18))
+
+
+def test_sizes_are_those_of_serving() -> None:
+    assert ONE_TOKEN_BYTES == 14 * 1024
+    assert VERIFY_BYTES == (42 * 1024, 56 * 1024)
+    for dtype, item in ITEM_BYTES.items():
+        found = odd_sizes(dtype, 4)
+        assert {0, 1} <= set(found)
+        assert any(n * item % 16 for n in found)
+        assert any(0 < n < 4 for n in found)

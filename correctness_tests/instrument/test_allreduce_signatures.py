@@ -1,0 +1,117 @@
+"""Do the calls into SGLang and FlashInfer bind to the packages as installed? Their sources are read, nothing is
+imported."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from fixtures.allreduce import adapters, installed
+from fixtures.allreduce.availability import Facts, unavailable
+from fixtures.allreduce.backends import BACKENDS
+from fixtures.allreduce.installed import Entry, declared_entries, problems
+
+pytestmark = pytest.mark.correctness
+
+
+def site_packages(package: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip(f"{package} is not installed")
+    return Path(next(iter(spec.submodule_search_locations))).parent
+
+
+@pytest.mark.parametrize("package", ["sglang", "flashinfer"])
+def test_calls_bind_to_the_installed_packages(package: str) -> None:
+    stack = "cu130"  # the CPU stack has the same SGLang and FlashInfer
+    found = problems(declared_entries(stack, package), site_packages(package))
+    assert not found, "\n".join(found)
+
+
+def test_adapters_call_installed_packages_through_entries_only() -> None:
+    """An import of sglang or flashinfer in an adapter would be a call that no test binds."""
+    for path in Path(next(iter(adapters.__path__))).glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            outside = [n for n in names if n.partition(".")[0] in ("sglang", "flashinfer")]
+            assert not outside, f"{path.name} imports {outside}"
+
+
+def test_every_gpu_backend_declares_its_calls() -> None:
+    assert {e.module.partition(".")[0] for e in declared_entries("cu130")} == {"sglang", "flashinfer"}
+    assert len(declared_entries("cu130")) > len(declared_entries("cu128")) >= 25
+
+
+SOURCE = """
+class Kernels:
+    def __init__(self, group, device, *, size=1): ...
+    def reduce(self, inp, *, out=None): ...
+    def free(self, **options): ...
+def make(world_size=-1, *, key): ...
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    (tmp_path / "engine").mkdir()
+    (tmp_path / "engine" / "kernels.py").write_text(SOURCE)
+    (tmp_path / "engine" / "__init__.py").write_text("from .kernels import Kernels as Public\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        (Entry("engine.kernels", "Kernels", ("group", "device")), ""),
+        (Entry("engine.kernels", "Kernels", ("group", "device", "size")), ""),
+        (Entry("engine", "Public.reduce", ("inp",)), ""),
+        (Entry("engine.kernels", "Kernels.free", ("anything",)), ""),
+        (Entry("engine.kernels", "Kernels", ("group",)), "parameter 'device' is required"),
+        (Entry("engine.kernels", "Kernels", ("group", "device", "sise")), "no parameter 'sise'"),
+        (Entry("engine.kernels", "Kernels.all_reduce", ("inp",)), "class Kernels has no all_reduce"),
+        (Entry("engine.kernels", "Kernel", ("group",)), "engine.kernels has no Kernel"),
+        (Entry("engine.kernel", "Kernels", ("group",)), "there is no module engine.kernel"),
+        (Entry("engine.kernels", "make", ()), "parameter 'key' is required"),
+    ],
+)
+def test_renames_are_found(package: Path, entry: Entry, expected: str) -> None:
+    found = problems([entry], package)
+    assert (expected in found[0]) if expected else not found
+
+
+def test_an_entry_insists_on_what_it_declares() -> None:
+    entry = Entry("math", "gcd", ("a",))
+    with pytest.raises(TypeError, match=r"math:gcd\(a\) is called with b"):
+        entry(b=1)
+    assert Entry("types", "SimpleNamespace", ("a",))(a=1).a == 1
+    assert installed.Entry("builtins", "str.upper").on("x") == "X"
+
+
+BLACKWELL = Facts(gpus=8, capability=(12, 0), name="RTX PRO 6000")
+HOPPER = Facts(gpus=8, capability=(9, 0), name="H200", nvlink=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "here", "size", "reason"),
+    [
+        ("nccl", Facts(), 2, "nccl at world size 2 needs as many GPUs; here: none"),
+        ("nccl", Facts(gpus=4), 8, "here: 4"),
+        ("sglang_custom_v2", BLACKWELL, 8, "needs NVLink between more than two GPUs"),
+        ("sglang_custom_v2", BLACKWELL, 2, None),
+        ("sglang_custom_v2", HOPPER, 8, None),
+        ("sglang_torch_symmetric", BLACKWELL, 8, "needs compute capability 9.x or 10.x; here: RTX PRO 6000 with 12.0"),
+        ("flashinfer_fusion", BLACKWELL, 8, "needs compute capability 9.x or 10.x"),
+        ("flashinfer_fusion", HOPPER, 8, None),
+        ("sglang_pcie_ipc", BLACKWELL, 8, None),
+        ("sglang_quick", BLACKWELL, 8, "needs an AMD GPU; here: RTX PRO 6000"),
+        ("sglang_mscclpp", BLACKWELL, 2, "sglang_mscclpp takes 4, 8 ranks, not 2"),
+        ("gloo", BLACKWELL, 8, "gloo does not run on cuda"),
+    ],
+)
+def test_reasons_are_the_hardwares(name: str, here: Facts, size: int, reason: str | None) -> None:
+    found = unavailable(BACKENDS[name], "cuda", size, here)
+    assert (found is None) if reason is None else (found is not None and reason in found)
