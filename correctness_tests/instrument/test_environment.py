@@ -16,7 +16,9 @@ def test_two_readings_agree():
 
 def test_two_processes_agree():
     code = "import json; from fixtures.records.environment import fingerprint; print(json.dumps(fingerprint({}), sort_keys=True))"
-    readings = {subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout for _ in "ab"}
+    readings = {
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout for _ in "ab"
+    }
     assert len(readings) == 1
 
 
@@ -57,12 +59,21 @@ def test_a_broken_nvidia_smi_is_unknown_not_absent(tmp_path, monkeypatch):
 
 def test_effective_arguments_leave_out_what_differs_per_start():
     info = {
-        "tp_size": 8, "port": 31000, "model_path": "/models/x", "weight_version": "nonce", "startup_time": 1.5,
-        "cuda_graph_config": {"decode": {"max_bs": 128}}, "internal_states": [{}], "nccl_port": 4, "dtype": "bfloat16",
+        "tp_size": 8,
+        "port": 31000,
+        "model_path": "/models/x",
+        "weight_version": "nonce",
+        "startup_time": 1.5,
+        "cuda_graph_config": {"decode": {"max_bs": 128}},
+        "internal_states": [{}],
+        "nccl_port": 4,
+        "dtype": "bfloat16",
         "max_total_num_tokens": 20000,
     }
     assert effective_arguments(info) == {
-        "tp_size": 8, "dtype": "bfloat16", "cuda_graph_config": {"decode": {"max_bs": 128}},
+        "tp_size": 8,
+        "dtype": "bfloat16",
+        "cuda_graph_config": {"decode": {"max_bs": 128}},
     }
 
 

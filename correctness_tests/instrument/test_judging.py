@@ -27,8 +27,15 @@ def metrics(speed: float = 100.0, kv: float = 20000.0, accept: float = 3.0) -> l
 
 def start(index: int = 0, found: list[Metric] | None = None, **changes) -> StartRecord:
     values = {
-        "id": f"s{index}", "run": "r", "box": "cpu", "stack": "cpu", "deployment": "baseline", "role": "stage1",
-        "index": index, "started_at": f"2026-01-01T00:00:{index:02d}Z", "environment": dict(HERE),
+        "id": f"s{index}",
+        "run": "r",
+        "box": "cpu",
+        "stack": "cpu",
+        "deployment": "baseline",
+        "role": "stage1",
+        "index": index,
+        "started_at": f"2026-01-01T00:00:{index:02d}Z",
+        "environment": dict(HERE),
         "metrics": metrics() if found is None else found,
     }
     return StartRecord(**(values | changes))
@@ -44,9 +51,16 @@ def baseline(environment: dict | None = None) -> Baseline:
 
     speed, kv, accept = metrics()
     return Baseline(
-        "cpu", "cpu", "baseline", "measured", "test", "2026-01-01T00:00:00Z", environment=environment or dict(HERE),
+        "cpu",
+        "cpu",
+        "baseline",
+        "measured",
+        "test",
+        "2026-01-01T00:00:00Z",
+        environment=environment or dict(HERE),
         metrics={
-            speed.key: stored(speed, SPEEDS), kv.key: stored(kv, [20000.0] * 10),
+            speed.key: stored(speed, SPEEDS),
+            kv.key: stored(kv, [20000.0] * 10),
             accept.key: stored(accept, [3.0] * 10),
         },
         starts=ids,

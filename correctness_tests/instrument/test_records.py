@@ -17,8 +17,14 @@ from fixtures.records.store import check_writable, read_record, read_records, wr
 
 def start(**changes) -> StartRecord:
     values = {
-        "id": new_start_id("baseline"), "run": "r", "box": "cpu", "stack": "cpu", "deployment": "baseline",
-        "role": "stage1", "index": 0, "started_at": "2026-01-01T00:00:00.000Z",
+        "id": new_start_id("baseline"),
+        "run": "r",
+        "box": "cpu",
+        "stack": "cpu",
+        "deployment": "baseline",
+        "role": "stage1",
+        "index": 0,
+        "started_at": "2026-01-01T00:00:00.000Z",
         "finished_at": "2026-01-01T00:01:00.000Z",
         "metrics": [Metric("decode_tok_s", 150.5, "tok/s", "timing", "higher", "single_stream", 12)],
     }
@@ -74,9 +80,15 @@ def break_text(text: str, fault: str) -> str:
 @pytest.mark.parametrize(
     ("fault", "named"),
     [
-        ("half a file", "not JSON"), ("no JSON", ":3: not JSON"), ("NaN", "NaN is no JSON number"),
-        ("unknown key", "surprise"), ("wrong type", "index"), ("unknown role", "stage9"),
-        ("unknown kind", "guess"), ("no metrics", "metrics"), ("a later schema", "start-record"),
+        ("half a file", "not JSON"),
+        ("no JSON", ":3: not JSON"),
+        ("NaN", "NaN is no JSON number"),
+        ("unknown key", "surprise"),
+        ("wrong type", "index"),
+        ("unknown role", "stage9"),
+        ("unknown kind", "guess"),
+        ("no metrics", "metrics"),
+        ("a later schema", "start-record"),
         ("failed without a failure", "failure"),
     ],
 )

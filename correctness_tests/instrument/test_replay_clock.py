@@ -25,7 +25,10 @@ def test_the_saved_run_has_these_samples(tmp_path, samples, pytestconfig):
     (tmp_path / "test_inner.py").write_text(INNER)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--benchmark-json=out.json", "--rootdir=."],
-        cwd=tmp_path, env={"PYTHONPATH": str(pytestconfig.rootpath), "PATH": ""}, capture_output=True, text=True,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(pytestconfig.rootpath), "PATH": ""},
+        capture_output=True,
+        text=True,
         timeout=120,
     )
     assert done.returncode == 0, done.stdout + done.stderr
