@@ -8,34 +8,29 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from fixtures.allreduce.availability import unavailable
-from fixtures.allreduce.backends import ALL_SIZES, BACKENDS, Backend, Device
+from fixtures.allreduce.availability import runnable, unavailable
+from fixtures.allreduce.backends import BACKENDS, Backend
 from fixtures.allreduce.fault_table import summary
 from fixtures.allreduce.ranks import Launchers, RankGroup
 
-Combination = tuple[str, Device, int]
 
-
-def runnable() -> list[Combination]:
-    return [
-        (backend.name, device, size)
-        for backend in BACKENDS.values()
-        for device in backend.devices
-        for size in ALL_SIZES
-        if unavailable(backend, device, size) is None
-    ]
+def _serves(fixture: str, backend: str, device: str) -> bool:
+    if fixture == "graph_group":
+        return device == "cuda" and BACKENDS[backend].captured
+    return fixture == "group" or BACKENDS[backend].fused_norm
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """`group`: every combination that runs here; `graph_group`: those that SGLang captures in CUDA graphs.
+    """`group`: every combination that runs here; `graph_group`: those that SGLang captures in CUDA graphs;
+    `fused_group`: those that also add the residual and apply RMSNorm.
 
     Tests of one backend stay on one xdist worker (`--dist loadgroup`).
     """
-    for fixture in {"group", "graph_group"}.intersection(metafunc.fixturenames):
+    for fixture in {"group", "graph_group", "fused_group"}.intersection(metafunc.fixturenames):
         params = [
             pytest.param(c, id=f"{c[0]}-{c[1]}-{c[2]}", marks=pytest.mark.xdist_group(f"allreduce-{c[0]}"))
             for c in runnable()
-            if fixture == "group" or (c[1] == "cuda" and BACKENDS[c[0]].captured)
+            if _serves(fixture, c[0], c[1])
         ]
         none = pytest.param(None, id="none", marks=pytest.mark.skip("CUDA graphs need a GPU; here there is none"))
         metafunc.parametrize(fixture, params or [none], indirect=True, scope="session")
@@ -65,6 +60,13 @@ def group(request: pytest.FixtureRequest, launchers: Launchers) -> Iterator[Rank
 
 @pytest.fixture(scope="session")
 def graph_group(request: pytest.FixtureRequest, launchers: Launchers) -> Iterator[RankGroup]:
+    name, device, size = request.param
+    with launchers.group(BACKENDS[name], size, device) as ranks:
+        yield ranks
+
+
+@pytest.fixture(scope="session")
+def fused_group(request: pytest.FixtureRequest, launchers: Launchers) -> Iterator[RankGroup]:
     name, device, size = request.param
     with launchers.group(BACKENDS[name], size, device) as ranks:
         yield ranks

@@ -1,0 +1,39 @@
+"""Does the pre-flight of the collectives pass where they work, and end in time, with the cause, where they do not?"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from fixtures.allreduce import preflight as module
+from fixtures.allreduce.preflight import main, preflight
+from fixtures.allreduce.ranks import RankHung
+from fixtures.errors import MeasurementFailed
+
+pytestmark = [pytest.mark.correctness, pytest.mark.xdist_group("allreduce-controls")]
+
+
+def test_works_here(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--device", "cpu", "--world-size", "2"]) == 0
+    assert "gloo with 2 ranks works" in capsys.readouterr().out
+
+
+def test_hang_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.RankGroup, "run", _with_short_limit(module.RankGroup.run))
+    begin = time.monotonic()
+    with pytest.raises(RankHung, match="no answer from rank 0, 1 in 2 s") as caught:
+        preflight(2, "cpu", fault="rank hangs")
+    assert time.monotonic() - begin < 90
+    assert any("faults.py" in line for line in caught.value.lines)
+
+
+def test_wrong_sum_is_a_failure() -> None:
+    with pytest.raises(MeasurementFailed, match=r"gloo sums wrongly with 2 ranks: .*rank 1 is missing from the sum"):
+        preflight(2, "cpu", fault="dropped rank")
+
+
+def _with_short_limit(run):
+    """The limit is for all of it, and starting takes most: on a loaded machine a short one would end the start
+    instead."""
+    return lambda group, cases, *, fault=None, timeout_s=0.0: run(group, cases, fault=fault, timeout_s=2)
