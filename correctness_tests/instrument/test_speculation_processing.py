@@ -63,7 +63,10 @@ def test_normalised_is_a_distribution() -> None:
 
 def test_the_normaliser_is_found_from_two_penalties_for_logits_of_either_sign() -> None:
     draw = random.Random(1)
-    for _ in range(200):
-        logit, total, mild, strong = draw.uniform(-8, 12), draw.uniform(0, 20), 1.25, 2.0
-        gains = [logit - (logit / r if logit > 0 else logit * r) for r in (mild, strong)]
-        assert normaliser(gains[0], gains[1], mild, strong, logit - total) == pytest.approx(total, abs=1e-6)
+    penalties = (0.01, 2.0)
+    for _ in range(300):
+        logit, total = draw.uniform(-8, 12), draw.uniform(0, 20)
+        gains = [logit - (logit / r if logit > 0 else logit * r) for r in penalties]
+        assert normaliser(gains, penalties, logit - total) == pytest.approx(total, abs=1e-6)
+        noisy = [gain + draw.uniform(-0.1, 0.1) for gain in gains]
+        assert normaliser(noisy, penalties, logit - total) == pytest.approx(total, abs=0.25)

@@ -1,0 +1,156 @@
+"""Does each check fail when it must? Every planted fault on a real server, beside the rules that others use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fixtures.serving.pool import ServerPool
+from fixtures.serving.running import Server
+from fixtures.session.run import Run
+from fixtures.speculation import alternatives
+from fixtures.speculation.acceptance import acceptance, judge_acceptance, judge_cache_hit
+from fixtures.speculation.answers import Answer
+from fixtures.speculation.check import Checker
+from fixtures.speculation.fault_table import Row, table
+from fixtures.speculation.faults import (
+    PLANTED,
+    PLANTED_TENSOR_PARALLEL,
+    Planted,
+    switch_to,
+    with_fault,
+    with_switched,
+)
+from fixtures.speculation.matrix import Group, Probe
+from fixtures.speculation.replay import Finding
+from fixtures.speculation.serve import ask_all
+from fixtures.speculation.served import Pair, draft_tokens
+from fixtures.speculation.served import pair as pair_of
+from fixtures.speculation.trial import Trial, build, probe, run_group
+
+pytestmark = [
+    pytest.mark.live, pytest.mark.correctness, pytest.mark.xdist_group("speculation"), pytest.mark.timeout(3600)
+]
+
+PROMPTS = 32
+KEPT = 0.75
+"""Accept length under a fault against that of the same server without: below this share the drafts are broken."""
+
+
+@pytest.fixture(scope="module")
+def rows() -> Iterator[list[Row]]:
+    """Collects what each fault came to; prints the table at the end."""
+    collected: list[Row] = []
+    yield collected
+    print(f"\n{table(collected)}")
+
+
+@pytest.fixture(scope="module")
+def healthy() -> dict[str, tuple[list[Probe], float]]:
+    """By server: its answers without a fault, and their accept length."""
+    return {}
+
+
+def examine(
+    planted: Planted, server: Server, checker: Checker, probes: list[Probe], floor: float, rows: list[Row]
+) -> tuple[list[Trial], list[Finding]]:
+    """Run the fault's requests; all findings, and a row of the table."""
+    groups = build(planted.group, probes, checker)
+    trials = [run_group(server.url, group, checker) for group in groups]
+    found = [finding for trial in trials for finding in trial.checked.findings]
+    found += [each for t in trials for each in judge_acceptance(t.group.name, t.answers, floor)]
+    found += [each for t in trials if t.again for each in judge_cache_hit(t.group.name, t.answers, t.again)]
+    pairs = [(trial.answers, plain_answers(trial.group, checker)) for trial in trials]
+    answers = [answer for mine, _ in pairs for answer in mine]
+    others = [answer for _, theirs in pairs for answer in theirs]
+    judged = [trial.checked for trial in trials]
+    rows.append(
+        Row(
+            planted.fault, planted.group, tuple(dict.fromkeys(str(each.symptom) for each in found)),
+            max(each.worst for each in judged), sum(each.regrets for each in judged), acceptance(answers).length,
+            alternatives.exact_share(answers, others), alternatives.most_exact(answers, others),
+            alternatives.close(answers, others) if all(answer.top for answer in answers) else None,
+        )
+    )
+    return trials, found
+
+
+_PLAIN: dict[str, list[Answer]] = {}
+
+
+def plain_answers(group: Group, checker: Checker) -> list[Answer]:
+    """The plain server's own answers to the same requests, for the rules that compare texts; asked once."""
+    key = repr(group.asks)
+    if key not in _PLAIN:
+        _PLAIN[key] = ask_all(checker.reference.url, group.asks, together=group.together)
+    return _PLAIN[key]
+
+
+def probed(
+    server: Server, name: str, checker: Checker, pair: Pair, prompts: list[tuple[int, ...]],
+    healthy: dict[str, tuple[list[Probe], float]],
+) -> tuple[list[Probe], float]:
+    """What the server answers without a fault."""
+    if name not in healthy:
+        probes = probe(server.url, prompts[:PROMPTS], draft_tokens(pair.speculative))
+        trials = [run_group(server.url, group, checker) for group in build("plain", probes, checker)]
+        assert not trials[0].checked.findings, trials[0].checked.report
+        healthy[name] = probes, acceptance(trials[0].answers).length
+    return healthy[name]
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=str)
+def test_a_planted_fault_is_caught(
+    planted: Planted, pair: Pair, checker: Checker, server_pool: ServerPool, serve: Callable[..., Server],
+    prompts: list[tuple[int, ...]], rows: list[Row], healthy: dict[str, tuple[list[Probe], float]],
+) -> None:
+    if pair.speculative.box != "cpu":
+        pytest.skip("the planted faults of speculation sit in the CPU platform")
+    switch = server_pool.directory / "fault_switch"
+    if planted.at_start:
+        # What the drafts should reach is known from the same server without the fault.
+        probes, length = probed(serve(pair.speculative), "eagle3", checker, pair, prompts, healthy)
+        caught(planted, serve(with_fault(pair.speculative, planted)), checker, probes, length, rows)
+        return
+    server = serve(with_switched(pair.speculative, PLANTED, switch))
+    switched(planted, server, switch, checker, pair, prompts, rows, healthy)
+
+
+@pytest.mark.parametrize("planted", PLANTED_TENSOR_PARALLEL, ids=str)
+def test_a_fault_of_an_all_reduce_is_caught(
+    planted: Planted, run: Run, pair: Pair, checker: Checker, server_pool: ServerPool, serve: Callable[..., Server],
+    prompts: list[tuple[int, ...]], rows: list[Row], healthy: dict[str, tuple[list[Probe], float]],
+) -> None:
+    if "tp2_eagle3" not in run.box.deployments:
+        pytest.skip(f"box {run.box.name} has no deployment tp2_eagle3")
+    switch = server_pool.directory / "fault_switch_tp2"
+    parallel = pair_of(run.box, "tp2_eagle3")
+    server = serve(with_switched(parallel.speculative, PLANTED_TENSOR_PARALLEL, switch))
+    switched(planted, server, switch, checker, pair, prompts, rows, healthy)
+
+
+def switched(
+    planted: Planted, server: Server, switch: Path, checker: Checker, pair: Pair, prompts: list[tuple[int, ...]],
+    rows: list[Row], healthy: dict[str, tuple[list[Probe], float]],
+) -> None:
+    switch_to(switch, "")
+    server.flush_cache()
+    probes, length = probed(server, server.name, checker, pair, prompts, healthy)
+    server.flush_cache()  # nothing that was computed without the fault, and nothing of it afterwards
+    switch_to(switch, planted.fault)
+    try:
+        caught(planted, server, checker, probes, length, rows)
+    finally:
+        switch_to(switch, "")
+        server.flush_cache()
+
+
+def caught(
+    planted: Planted, server: Server, checker: Checker, probes: list[Probe], length: float, rows: list[Row]
+) -> None:
+    _, found = examine(planted, server, checker, probes, KEPT * length, rows)
+    assert planted.fault.partition(":")[0] in {name.partition(":")[0] for name in server.faults}, "not planted"
+    print(*found[:3], sep="\n")
+    assert {each.symptom for each in found} & set(planted.symptoms), f"{planted.fault} passed: {found or 'no finding'}"
