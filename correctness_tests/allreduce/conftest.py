@@ -21,19 +21,17 @@ def _serves(fixture: str, backend: str, device: str) -> bool:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """`group`: every combination that runs here; `graph_group`: those that SGLang captures in CUDA graphs;
-    `fused_group`: those that also add the residual and apply RMSNorm.
-
-    Tests of one backend stay on one xdist worker (`--dist loadgroup`).
-    """
-    for fixture in {"group", "graph_group", "fused_group"}.intersection(metafunc.fixturenames):
-        params = [
-            pytest.param(c, id=f"{c[0]}-{c[1]}-{c[2]}", marks=pytest.mark.xdist_group(f"allreduce-{c[0]}"))
-            for c in runnable()
-            if _serves(fixture, c[0], c[1])
-        ]
-        none = pytest.param(None, id="none", marks=pytest.mark.skip("CUDA graphs need a GPU; here there is none"))
-        metafunc.parametrize(fixture, params or [none], indirect=True, scope="session")
+    """Tests of one backend stay on one xdist worker (`--dist loadgroup`)."""
+    if "kept" not in metafunc.fixturenames:
+        return
+    asked = next((f for f in ("graph_group", "fused_group") if f in metafunc.fixturenames), "group")
+    params = [
+        pytest.param(c, id=f"{c[0]}-{c[1]}-{c[2]}", marks=pytest.mark.xdist_group(f"allreduce-{c[0]}"))
+        for c in runnable()
+        if _serves(asked, c[0], c[1])
+    ]
+    none = pytest.param(None, id="none", marks=pytest.mark.skip("CUDA graphs need a GPU; here there is none"))
+    metafunc.parametrize("kept", params or [none], indirect=True, scope="session")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -52,24 +50,31 @@ def launchers() -> Iterator[Launchers]:
 
 
 @pytest.fixture(scope="session")
-def group(request: pytest.FixtureRequest, launchers: Launchers) -> Iterator[RankGroup]:
+def kept(request: pytest.FixtureRequest, launchers: Launchers) -> Iterator[RankGroup]:
+    """The ranks of one combination, for all the tests that ask for it."""
     name, device, size = request.param
     with launchers.group(BACKENDS[name], size, device) as ranks:
         yield ranks
 
 
-@pytest.fixture(scope="session")
-def graph_group(request: pytest.FixtureRequest, launchers: Launchers) -> Iterator[RankGroup]:
-    name, device, size = request.param
-    with launchers.group(BACKENDS[name], size, device) as ranks:
-        yield ranks
+@pytest.fixture
+def group(kept: RankGroup) -> RankGroup:
+    """Every combination that runs here. Started again if the test before broke it: no outcome depends on another
+    test."""
+    kept.ensure()
+    return kept
 
 
-@pytest.fixture(scope="session")
-def fused_group(request: pytest.FixtureRequest, launchers: Launchers) -> Iterator[RankGroup]:
-    name, device, size = request.param
-    with launchers.group(BACKENDS[name], size, device) as ranks:
-        yield ranks
+@pytest.fixture
+def graph_group(group: RankGroup) -> RankGroup:
+    """The combinations that SGLang captures in CUDA graphs."""
+    return group
+
+
+@pytest.fixture
+def fused_group(group: RankGroup) -> RankGroup:
+    """The combinations that also add the residual and apply RMSNorm."""
+    return group
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from fixtures.allreduce.ranks import RankGroup
 
 pytestmark = pytest.mark.correctness
 
-FAULTS = ("residual forgotten", "residual of every rank", "weight plus one", "norm of the row before")
+FAULTS = ("residual forgotten", "residual of every rank", "weight plus one", "norm without the residual")
 
 
 @pytest.mark.parametrize("tokens", [1, 3, 4])
@@ -34,7 +34,7 @@ def test_fault_is_seen(fused_group: RankGroup, calls: Iterator[int], fault: str)
     reports = fused_group.norm("bf16", 4, HIDDEN, next(calls), fault=fault)
     worst = max(max(r.norm_tightness, r.sum_tightness) for r in reports)
     assert worst > 1, f"{fault}: error over bound {worst:.2f}"
-    if fault in ("weight plus one", "norm of the row before"):
+    if fault in ("weight plus one", "norm without the residual"):
         assert max(r.sum_tightness for r in reports) <= 1, "these leave the sum as it is"
 
 

@@ -9,7 +9,7 @@ import torch
 
 from fixtures.allreduce.backends import BACKENDS
 from fixtures.allreduce.bounds import Claim
-from fixtures.allreduce.buffers import GUARD_BYTES, guarded
+from fixtures.allreduce.buffers import GUARD_BYTES, WORD, guarded
 from fixtures.allreduce.cases import Case
 from fixtures.allreduce.checks import WHOLE, check_output
 from fixtures.allreduce.fault_table import shares, summary
@@ -143,20 +143,23 @@ def test_writing_beside_the_input_is_seen(layout, dtype: str) -> None:
     assert given.changed()
     assert given.trespass() is None
 
-    for place, offset in ((-1, -1), (given.span, given.span), (GUARD_BYTES + given.span - 1,) * 2):
+    for place in (-WORD, given.span, GUARD_BYTES + given.span - WORD):
         given = guarded(case, values)
-        given.memory[given.first + place] = 0
-        assert given.trespass() == offset
+        given.memory[(given.first + place) // WORD] = 0
+        assert given.trespass() == place
     if layout == "strided":
         given = guarded(case, values)
-        given.memory[given.first + item] = 0
+        given.memory[(given.first + item) // WORD] = 0
         assert given.trespass() == item, "between the elements"
 
 
 def test_poison_is_a_nan_in_every_type() -> None:
-    for dtype in TORCH_DTYPES.values():
-        given = guarded(CASE, torch.ones(8, dtype=torch.bfloat16))
+    for name, dtype in TORCH_DTYPES.items():
+        given = guarded(Case("exact", name, 8, 1, "strided"), torch.ones(8, dtype=dtype))
         assert bool(torch.isnan(given.memory[:64].view(dtype)).all())
+        everything = given.memory.view(dtype)
+        everything += everything
+        assert given.trespass() in (-GUARD_BYTES, WORD - GUARD_BYTES), "memory that was added to itself shows"
 
 
 def test_summary_has_both_tables() -> None:
