@@ -60,7 +60,8 @@ def examine(
     groups = build(planted.group, probes, checker)
     trials = [run_group(server.url, group, checker) for group in groups]
     found = [finding for trial in trials for finding in trial.checked.findings]
-    found += [each for t in trials for each in judge_acceptance(t.group.name, t.answers, floor)]
+    if planted.group in ("plain", "plain_long"):  # what `floor` was measured on
+        found += [each for t in trials for each in judge_acceptance(t.group.name, t.answers, floor)]
     found += [each for t in trials if t.again for each in judge_cache_hit(t.group.name, t.answers, t.again)]
     pairs = [(trial.answers, plain_answers(trial.group, checker)) for trial in trials]
     answers = [answer for mine, _ in pairs for answer in mine]

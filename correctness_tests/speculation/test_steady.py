@@ -1,0 +1,67 @@
+"""Do the checks stay silent on a right server, and does acceptance last?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from fixtures.serving.running import Server
+from fixtures.speculation.acceptance import acceptance, judge_acceptance, judge_cache_hit, judge_decay
+from fixtures.speculation.answers import Ask
+from fixtures.speculation.check import Checker
+from fixtures.speculation.matrix import BUILDERS
+from fixtures.speculation.serve import ask_all
+from fixtures.speculation.served import Pair, draft_tokens
+from fixtures.speculation.trial import build, probe, run_group
+
+pytestmark = [
+    pytest.mark.live, pytest.mark.correctness, pytest.mark.xdist_group("speculation"), pytest.mark.timeout(3600)
+]
+
+REPETITIONS = 30
+LONG_RUN = {"cpu": 300}
+"""Requests of the long run; elsewhere 3000."""
+
+
+def test_no_alarm_on_a_right_server(
+    pair: Pair, checker: Checker, serve: Callable[..., Server], prompts: list[tuple[int, ...]]
+) -> None:
+    """Thirty times, on other prompts each time, and each kind of request in turn."""
+    server = serve(pair.speculative)
+    kinds = [name for name in BUILDERS if name not in ("plain_long", "batches", "penalties")]
+    alarms = []
+    positions = regrets = 0
+    for turn in range(REPETITIONS):
+        mine = [varied(prompts[(turn * 5 + index) % len(prompts)], turn) for index in range(6)]
+        probes = probe(server.url, mine, draft_tokens(pair.speculative))
+        for group in build(kinds[turn % len(kinds)], probes, checker):
+            trial = run_group(server.url, group, checker)
+            positions, regrets = positions + trial.checked.positions, regrets + trial.checked.regrets
+            alarms += [f"repetition {turn}: {finding}" for finding in trial.checked.findings]
+            if trial.again:
+                alarms += map(str, judge_cache_hit(group.name, trial.answers, trial.again))
+    print(f"\n{REPETITIONS} repetitions: {positions} positions, {regrets} regrets, {len(alarms)} alarms")
+    assert not alarms, "\n".join(alarms)
+
+
+def varied(prompt: tuple[int, ...], turn: int) -> tuple[int, ...]:
+    """The prompt without its first tokens: another prompt to the model and to the prefix cache."""
+    return prompt[turn % 11 :]
+
+
+def test_acceptance_does_not_decay_over_a_long_run(
+    pair: Pair, serve: Callable[..., Server], prompts: list[tuple[int, ...]]
+) -> None:
+    """Short requests, every prompt equally often in each stretch of the run, in batches of many sizes."""
+    server = serve(pair.speculative)
+    count = LONG_RUN.get(pair.speculative.box, 3000)
+    asks = [
+        Ask(f"run-{index}", varied(prompts[index % 30], index // 30), {"max_new_tokens": 16, "ignore_eos": True})
+        for index in range(count)
+    ]
+    answers = ask_all(server.url, asks, together=12)
+    lengths = [1 + answer.correct_drafts / max(1, answer.verify_passes) for answer in answers]
+    print(f"\n{count} requests: {acceptance(answers)}")
+    found = [*judge_acceptance("long run", answers, floor=1.5), *judge_decay("long run", lengths)]
+    assert not found, "\n".join(map(str, found))
