@@ -11,11 +11,12 @@ from fixtures.serving.pool import ServerPool
 from fixtures.serving.running import Server
 from fixtures.session.run import Run
 from fixtures.speculation import alternatives
-from fixtures.speculation.acceptance import acceptance, judge_acceptance, judge_cache_hit
+from fixtures.speculation.acceptance import acceptance, judge_acceptance, judge_cache_hit, judge_decay
 from fixtures.speculation.answers import Answer
 from fixtures.speculation.check import Checker
 from fixtures.speculation.fault_table import Row, table
 from fixtures.speculation.faults import (
+    DECAY,
     PLANTED,
     PLANTED_TENSOR_PARALLEL,
     Planted,
@@ -23,8 +24,9 @@ from fixtures.speculation.faults import (
     with_fault,
     with_switched,
 )
+from fixtures.speculation.long_run import lengths, long_run
 from fixtures.speculation.matrix import Group, Probe
-from fixtures.speculation.replay import Finding
+from fixtures.speculation.replay import Finding, Symptom
 from fixtures.speculation.serve import ask_all
 from fixtures.speculation.served import Pair, draft_tokens
 from fixtures.speculation.served import pair as pair_of
@@ -155,3 +157,22 @@ def caught(
     assert planted.fault.partition(":")[0] in {name.partition(":")[0] for name in server.faults}, "not planted"
     print(*found[:3], sep="\n")
     assert {each.symptom for each in found} & set(planted.symptoms), f"{planted.fault} passed: {found or 'no finding'}"
+
+
+def test_decaying_drafts_are_caught(
+    pair: Pair, checker: Checker, server_pool: ServerPool, serve: Callable[..., Server], prompts: list[tuple[int, ...]]
+) -> None:
+    """Right outputs from drafts that get worse: only the trend over a long run shows it."""
+    if pair.speculative.box != "cpu":
+        pytest.skip("the planted faults of speculation sit in the CPU platform")
+    switch = server_pool.directory / "fault_switch"
+    server = serve(with_switched(pair.speculative, PLANTED, switch))
+    switch_to(switch, DECAY)
+    try:
+        answers = ask_all(server.url, long_run(prompts, 300), together=12)
+    finally:
+        switch_to(switch, "")
+        server.flush_cache()
+    found = judge_decay("long run", lengths(answers))
+    print(*found, sep="\n")
+    assert [each.symptom for each in found] == [Symptom.DECAY]

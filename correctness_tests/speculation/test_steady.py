@@ -8,8 +8,8 @@ import pytest
 
 from fixtures.serving.running import Server
 from fixtures.speculation.acceptance import acceptance, judge_acceptance, judge_cache_hit, judge_decay
-from fixtures.speculation.answers import Ask
 from fixtures.speculation.check import Checker
+from fixtures.speculation.long_run import lengths, long_run, varied
 from fixtures.speculation.matrix import BUILDERS
 from fixtures.speculation.serve import ask_all
 from fixtures.speculation.served import Pair, draft_tokens
@@ -45,23 +45,11 @@ def test_no_alarm_on_a_right_server(
     assert not alarms, "\n".join(alarms)
 
 
-def varied(prompt: tuple[int, ...], turn: int) -> tuple[int, ...]:
-    """The prompt without its first tokens: another prompt to the model and to the prefix cache."""
-    return prompt[turn % 11 :]
-
-
 def test_acceptance_does_not_decay_over_a_long_run(
     pair: Pair, serve: Callable[..., Server], prompts: list[tuple[int, ...]]
 ) -> None:
-    """Short requests, every prompt equally often in each stretch of the run, in batches of many sizes."""
     server = serve(pair.speculative)
-    count = LONG_RUN.get(pair.speculative.box, 3000)
-    asks = [
-        Ask(f"run-{index}", varied(prompts[index % 30], index // 30), {"max_new_tokens": 16, "ignore_eos": True})
-        for index in range(count)
-    ]
-    answers = ask_all(server.url, asks, together=12)
-    lengths = [1 + answer.correct_drafts / max(1, answer.verify_passes) for answer in answers]
-    print(f"\n{count} requests: {acceptance(answers)}")
-    found = [*judge_acceptance("long run", answers, floor=1.5), *judge_decay("long run", lengths)]
+    answers = ask_all(server.url, long_run(prompts, LONG_RUN.get(pair.speculative.box, 3000)), together=12)
+    print(f"\n{len(answers)} requests: {acceptance(answers)}")
+    found = [*judge_acceptance("long run", answers, floor=1.4), *judge_decay("long run", lengths(answers))]
     assert not found, "\n".join(map(str, found))
