@@ -8,6 +8,7 @@ import pytest
 
 from fixtures.errors import MeasurementFailed
 from fixtures.speculation.noise import Own, measure
+from fixtures.speculation.reference import rows_of
 from fixtures.speculation.replay import Judged, Noise, Position, Symptom, judge, judge_count, judge_logprobs, positions
 
 NOISE = Noise(epsilon=0.3, epsilon_logprob=0.25, positions=1536, regrets=5)
@@ -108,3 +109,15 @@ def test_too_few_positions_or_a_reference_that_is_not_greedy_are_no_measurement(
     sampled = [Own([8] * 1000, [{7: -0.5, 8: -1.5}] * 1000, [{7: -0.5, 8: -1.5}] * 1000)]
     with pytest.raises(MeasurementFailed, match="does not decode greedily"):
         measure(sampled)
+
+
+def test_rows_of_a_replay_are_those_of_the_output() -> None:
+    meta = {
+        "input_token_logprobs": [[None, 5, None], [-0.5, 7, None], [-3.0, 0, None]],
+        "input_top_logprobs": [None, [[-0.5, 7, None], [-1.5, 8, None]], [[-0.1, 7, None]]],
+    }
+    assert rows_of(meta, [7, 319]) == [{7: -0.5, 8: -1.5}, {7: -0.1, 319: -3.0}]
+    with pytest.raises(MeasurementFailed, match="token 9 returned the logprob of token 7"):
+        rows_of(meta, [9, 319])
+    with pytest.raises(MeasurementFailed, match="4 tokens returned 3 positions"):
+        rows_of(meta, [1, 5, 7, 319])

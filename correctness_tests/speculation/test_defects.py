@@ -3,7 +3,9 @@ mark is taken away."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from http.client import HTTPConnection
 
 import pytest
 
@@ -32,6 +34,29 @@ ORDER = (
     "answer that meets a stop token and then, in the same run, a stop string goes on to the string. "
     "Minimal request: stop_token_ids of a run's first token, stop with the text of its third"
 )
+
+LAST_ID = (
+    "SGLang 0.5.23 names the last id of the vocabulary 0 in input_token_logprobs (logprob_result_processor.py: "
+    "x < vocab_size - 1); the logprob beside it is right. Minimal request: input_ids that end in vocab_size - 1, "
+    "return_logprob, logprob_start_len 0"
+)
+
+
+@pytest.mark.xfail(reason=LAST_ID, strict=True, raises=AssertionError)
+def test_a_replay_names_the_last_id_of_the_vocabulary(checker: Checker, prompts: list[tuple[int, ...]]) -> None:
+    port = int(checker.reference.url.rpartition(":")[2])
+    last = checker.vocabulary.size - 1
+    body = {
+        "input_ids": [*prompts[0], last], "sampling_params": {"max_new_tokens": 0, "temperature": 0},
+        "return_logprob": True, "logprob_start_len": 0,
+    }
+    connection = HTTPConnection("127.0.0.1", port, timeout=120)
+    try:
+        connection.request("POST", "/generate", json.dumps(body), {"Content-Type": "application/json"})
+        meta = json.loads(connection.getresponse().read())["meta_info"]
+    finally:
+        connection.close()
+    assert meta["input_token_logprobs"][-1][1] == last
 
 
 @pytest.mark.xfail(reason=PENALTIES, strict=True, raises=AssertionError)

@@ -53,8 +53,8 @@ def test_a_repeated_prompt_with_the_prefix_cache_on(
     ]
     first = ask_all(server.url, asks, together=4)
     second = ask_all(server.url, asks, together=4)
-    assert not any(answer.cached_tokens for answer in first)
-    assert all(answer.cached_tokens for answer in second)
+    # Prompts may share their first words; the second time nearly all of a prompt is there.
+    assert all(after.cached_tokens > before.cached_tokens for before, after in zip(first, second, strict=True))
     checked = checker.check(asks, first) + checker.check(asks, second)
     found = [*checked.findings, *judge_cache_hit("repeated", first, second)]
     assert not found, "\n".join(map(str, found))
