@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from fixtures.speculation import alternatives
-from fixtures.speculation.acceptance import acceptance, judge_acceptance, judge_cache_hit, judge_decay
+from fixtures.speculation.acceptance import acceptance, judge_acceptance, judge_cache_hit, judge_decay, judge_paired
 from fixtures.speculation.answers import Answer
 from fixtures.speculation.replay import Symptom
 
@@ -35,6 +35,16 @@ def test_figures_over_answers() -> None:
 )
 def test_drafts_must_be_accepted(answers: list[Answer], alarm: bool) -> None:
     assert bool(judge_acceptance("case", answers, floor=2.0)) == alarm
+
+
+def test_a_small_drop_shows_between_the_same_requests() -> None:
+    draw = random.Random(3)
+    before = [answer([4, 3, 3, draw.randrange(4, 12)]) for _ in range(32)]
+    ties = [answer([*one.histogram[:3], one.histogram[3] + draw.choice([0, 0, 0, 1, -1])]) for one in before]
+    lower = [answer([one.histogram[0] + 1, *one.histogram[1:3], one.histogram[3] - 1]) for one in before]
+    assert not judge_paired("case", before, before)
+    assert not judge_paired("case", before, ties)
+    assert judge_paired("case", before, lower)[0].symptom == Symptom.ACCEPT_LENGTH
 
 
 def test_a_cache_hit_must_not_cost_acceptance() -> None:

@@ -9,7 +9,17 @@ import pytest
 from fixtures.errors import MeasurementFailed
 from fixtures.speculation.noise import Own, measure
 from fixtures.speculation.reference import rows_of
-from fixtures.speculation.replay import Judged, Noise, Position, Symptom, judge, judge_count, judge_logprobs, positions
+from fixtures.speculation.replay import (
+    Judged,
+    Noise,
+    Position,
+    Symptom,
+    distinct,
+    judge,
+    judge_count,
+    judge_logprobs,
+    positions,
+)
 
 NOISE = Noise(epsilon=0.3, epsilon_logprob=0.25, positions=1536, regrets=5)
 ROWS = [{7: -0.1, 8: -2.5, 9: -4.0}, {7: -1.0, 8: -0.9, 9: -3.0}, {9: -0.2, 7: -5.0, 8: -6.0}]
@@ -53,16 +63,17 @@ def test_missing_rows_and_tokens_are_errors_not_passes() -> None:
         positions([5], ROWS[:1])
 
 
-def counted(regrets: int, total: int) -> list[Judged]:
-    each = [Position(index, 1, 0.1 if index < regrets else 0.0, 0, 1) for index in range(total)]
-    return [Judged("case", tuple(each))]
-
-
 @pytest.mark.parametrize(("regrets", "alarm"), [(0, False), (5, False), (15, False), (40, True)])
 def test_more_regrets_than_the_references_own_are_an_alarm(regrets: int, alarm: bool) -> None:
-    found = judge_count(counted(regrets, 1500), NOISE)
+    found = judge_count(regrets, 1500, NOISE)
     assert bool(found) == alarm
     assert not alarm or "40 of 1500 positions have a regret, 5 of 1536" in found[0].line
+
+
+def test_a_tie_that_requests_share_is_counted_once() -> None:
+    each = Judged("case", tuple(Position(index, 7, 0.1 * (index == 1), 0, 7) for index in range(3)))
+    assert distinct([((1, 2), (7, 7, 7), each)] * 20) == (1, 3)
+    assert distinct([((1, 2), (7, 7, 7), each), ((1, 3), (7, 7, 7), each)]) == (2, 6)
 
 
 def test_a_forbidden_token_has_an_infinite_regret() -> None:

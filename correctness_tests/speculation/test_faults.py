@@ -11,7 +11,7 @@ from fixtures.serving.pool import ServerPool
 from fixtures.serving.running import Server
 from fixtures.session.run import Run
 from fixtures.speculation import alternatives
-from fixtures.speculation.acceptance import acceptance, judge_acceptance, judge_cache_hit, judge_decay
+from fixtures.speculation.acceptance import acceptance, judge_cache_hit, judge_decay, judge_paired
 from fixtures.speculation.answers import Answer
 from fixtures.speculation.check import Checker
 from fixtures.speculation.fault_table import Row, table
@@ -37,8 +37,9 @@ pytestmark = [
 ]
 
 PROMPTS = 32
-KEPT = 0.75
-"""Accept length under a fault against that of the same server without: below this share the drafts are broken."""
+
+Before = dict[str, tuple[Answer, ...]]
+"""By group: the answers of the same server without the fault."""
 
 
 @pytest.fixture(scope="module")
@@ -50,20 +51,20 @@ def rows() -> Iterator[list[Row]]:
 
 
 @pytest.fixture(scope="module")
-def healthy() -> dict[str, tuple[list[Probe], float]]:
-    """By server: its answers without a fault, and their accept length."""
+def healthy() -> dict[str, tuple[list[Probe], Before]]:
+    """By server: what it answers without a fault."""
     return {}
 
 
 def examine(
-    planted: Planted, server: Server, checker: Checker, probes: list[Probe], floor: float, rows: list[Row]
+    planted: Planted, server: Server, checker: Checker, probes: list[Probe], before: Before, rows: list[Row]
 ) -> tuple[list[Trial], list[Finding]]:
     """Run the fault's requests; all findings, and a row of the table."""
     groups = build(planted.group, probes, checker)
     trials = [run_group(server.url, group, checker) for group in groups]
     found = [finding for trial in trials for finding in trial.checked.findings]
-    if planted.group in ("plain", "plain_long"):  # what `floor` was measured on
-        found += [each for t in trials for each in judge_acceptance(t.group.name, t.answers, floor)]
+    if planted.group in before:
+        found += [each for t in trials for each in judge_paired(t.group.name, before[t.group.name], t.answers)]
     found += [each for t in trials if t.again for each in judge_cache_hit(t.group.name, t.answers, t.again)]
     pairs = [(trial.answers, plain_answers(trial.group, checker)) for trial in trials]
     answers = [answer for mine, _ in pairs for answer in mine]
@@ -93,29 +94,31 @@ def plain_answers(group: Group, checker: Checker) -> list[Answer]:
 
 def probed(
     server: Server, name: str, checker: Checker, pair: Pair, prompts: list[tuple[int, ...]],
-    healthy: dict[str, tuple[list[Probe], float]],
-) -> tuple[list[Probe], float]:
+    healthy: dict[str, tuple[list[Probe], Before]],
+) -> tuple[list[Probe], Before]:
     """What the server answers without a fault."""
     if name not in healthy:
         probes = probe(server.url, prompts[:PROMPTS], draft_tokens(pair.speculative))
-        trials = [run_group(server.url, group, checker) for group in build("plain", probes, checker)]
+        kinds = ("plain", "plain_long") if "tp2" not in name else ("plain",)
+        groups = [group for kind in kinds for group in build(kind, probes, checker)]
+        trials = [run_group(server.url, group, checker) for group in groups]
         assert not trials[0].checked.findings, trials[0].checked.report
-        healthy[name] = probes, acceptance(trials[0].answers).length
+        healthy[name] = probes, {trial.group.name: trial.answers for trial in trials}
     return healthy[name]
 
 
 @pytest.mark.parametrize("planted", PLANTED, ids=str)
 def test_a_planted_fault_is_caught(
     planted: Planted, pair: Pair, checker: Checker, server_pool: ServerPool, serve: Callable[..., Server],
-    prompts: list[tuple[int, ...]], rows: list[Row], healthy: dict[str, tuple[list[Probe], float]],
+    prompts: list[tuple[int, ...]], rows: list[Row], healthy: dict[str, tuple[list[Probe], Before]],
 ) -> None:
     if pair.speculative.box != "cpu":
         pytest.skip("the planted faults of speculation sit in the CPU platform")
     switch = server_pool.directory / "fault_switch"
     if planted.at_start:
         # What the drafts should reach is known from the same server without the fault.
-        probes, length = probed(serve(pair.speculative), "eagle3", checker, pair, prompts, healthy)
-        caught(planted, serve(with_fault(pair.speculative, planted)), checker, probes, length, rows)
+        probes, before = probed(serve(pair.speculative), "eagle3", checker, pair, prompts, healthy)
+        caught(planted, serve(with_fault(pair.speculative, planted)), checker, probes, before, rows)
         return
     server = serve(with_switched(pair.speculative, PLANTED, switch))
     switched(planted, server, switch, checker, pair, prompts, rows, healthy)
@@ -124,7 +127,7 @@ def test_a_planted_fault_is_caught(
 @pytest.mark.parametrize("planted", PLANTED_TENSOR_PARALLEL, ids=str)
 def test_a_fault_of_an_all_reduce_is_caught(
     planted: Planted, run: Run, pair: Pair, checker: Checker, server_pool: ServerPool, serve: Callable[..., Server],
-    prompts: list[tuple[int, ...]], rows: list[Row], healthy: dict[str, tuple[list[Probe], float]],
+    prompts: list[tuple[int, ...]], rows: list[Row], healthy: dict[str, tuple[list[Probe], Before]],
 ) -> None:
     if "tp2_eagle3" not in run.box.deployments:
         pytest.skip(f"box {run.box.name} has no deployment tp2_eagle3")
@@ -136,24 +139,24 @@ def test_a_fault_of_an_all_reduce_is_caught(
 
 def switched(
     planted: Planted, server: Server, switch: Path, checker: Checker, pair: Pair, prompts: list[tuple[int, ...]],
-    rows: list[Row], healthy: dict[str, tuple[list[Probe], float]],
+    rows: list[Row], healthy: dict[str, tuple[list[Probe], Before]],
 ) -> None:
     switch_to(switch, "")
     server.flush_cache()
-    probes, length = probed(server, server.name, checker, pair, prompts, healthy)
+    probes, before = probed(server, server.name, checker, pair, prompts, healthy)
     server.flush_cache()  # nothing that was computed without the fault, and nothing of it afterwards
     switch_to(switch, planted.fault)
     try:
-        caught(planted, server, checker, probes, length, rows)
+        caught(planted, server, checker, probes, before, rows)
     finally:
         switch_to(switch, "")
         server.flush_cache()
 
 
 def caught(
-    planted: Planted, server: Server, checker: Checker, probes: list[Probe], length: float, rows: list[Row]
+    planted: Planted, server: Server, checker: Checker, probes: list[Probe], before: Before, rows: list[Row]
 ) -> None:
-    _, found = examine(planted, server, checker, probes, KEPT * length, rows)
+    _, found = examine(planted, server, checker, probes, before, rows)
     assert planted.fault.partition(":")[0] in {name.partition(":")[0] for name in server.faults}, "not planted"
     print(*found[:3], sep="\n")
     assert {each.symptom for each in found} & set(planted.symptoms), f"{planted.fault} passed: {found or 'no finding'}"

@@ -29,7 +29,7 @@ def test_no_alarm_on_a_right_server(
 ) -> None:
     """Thirty times, on other prompts each time, and each kind of request in turn."""
     server = serve(pair.speculative)
-    kinds = [name for name in BUILDERS if name not in ("plain_long", "batches", "penalties")]
+    kinds = [name for name in BUILDERS if name not in ("plain_alone", "plain_long", "batches", "penalties")]
     alarms = []
     positions = regrets = 0
     for turn in range(REPETITIONS):
