@@ -15,7 +15,8 @@ def test_two_readings_agree():
 
 
 def test_two_processes_agree():
-    code = "import json; from fixtures.records.environment import fingerprint; print(json.dumps(fingerprint({}), sort_keys=True))"
+    code = "import json; from fixtures.records.environment import fingerprint as f; "
+    code += "print(json.dumps(f({}), sort_keys=True))"
     readings = {
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout for _ in "ab"
     }

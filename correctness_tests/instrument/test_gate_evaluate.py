@@ -19,6 +19,8 @@ from fixtures.gate.rows import gate_rows, wanted_starts
 from fixtures.gate.spec import MetricSpec
 from fixtures.gate.statistics import Floats, permutation_p
 
+pytestmark = pytest.mark.xdist_group("gate evaluation")
+
 DATA = Path(__file__).parents[2] / "fixtures" / "gate" / "data"
 MS = MetricSpec("w/x", "timing", "lower", "ms")
 SIGN = {"regression": 1, "improvement": -1}

@@ -20,7 +20,7 @@ from fixtures.tiny_pair.draft import AUX_LAYERS, Draft  # noqa: E402
 from fixtures.tiny_pair.generation import continue_ids, load_reference, load_tokenizer  # noqa: E402
 from fixtures.tiny_pair.network import Target  # noqa: E402
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("tiny pair")]
 
 PAIR = Path(chain.__file__).parent
 LARGEST_PAIR = 4_000_000  # bytes
@@ -46,6 +46,7 @@ class Decoded:
 @pytest.fixture(scope="module")
 def decoded() -> Decoded:
     """Greedy answers to prompts that are not in the training text, decoded by transformers."""
+    torch.set_num_threads(1)  # two threads on two busy cores wait for one another
     tokenizer = load_tokenizer(PAIR / "target")
     prompts = read_prompts(PROMPTS / "code_openings.jsonl")[::3][:PROMPT_COUNT]
     ids = [tokenizer(prompt.text)["input_ids"] for prompt in prompts]
