@@ -289,6 +289,7 @@ RECORDED = {
     "scheduler_exits": (-9, Cause.UNKNOWN, "its scheduler_0 exited with 77"),
     "weights_missing": (-9, Cause.MODEL, "Cannot find any model weights"),
     "model_missing": (1, Cause.MODEL, "/no/such/model"),
+    "no_memory_for_kv": (-9, Cause.OUT_OF_MEMORY, "leave no GPU memory for the KV cache"),
 }
 
 
