@@ -14,7 +14,7 @@ import pytest
 from fixtures.records.store import SUFFIX, read_records
 from fixtures.serving.identity import MARK, Mark
 
-pytestmark = [pytest.mark.live, pytest.mark.xdist_group("killed run")]
+pytestmark = [pytest.mark.live, pytest.mark.long, pytest.mark.xdist_group("killed run")]
 
 START_S = 400
 GONE_S = 30

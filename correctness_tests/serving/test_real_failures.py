@@ -27,7 +27,7 @@ from fixtures.serving.processes import ProcessId, command_line, family
 from fixtures.serving.server import ENTRY, Server, start_server
 from fixtures.serving.watch import Watch, measure
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(900), pytest.mark.xdist_group("real failures")]
+pytestmark = [pytest.mark.live, pytest.mark.long, pytest.mark.timeout(900), pytest.mark.xdist_group("real failures")]
 
 FAULT = "SGLANG_CPU_FAULT"
 PASSES_BEFORE = 30

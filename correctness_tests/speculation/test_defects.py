@@ -17,7 +17,11 @@ from fixtures.speculation.served import Pair, draft_tokens
 from fixtures.speculation.trial import build, probe, run_group
 
 pytestmark = [
-    pytest.mark.live, pytest.mark.correctness, pytest.mark.xdist_group("speculation"), pytest.mark.timeout(3600)
+    pytest.mark.live,
+    pytest.mark.long,
+    pytest.mark.correctness,
+    pytest.mark.xdist_group("speculation"),
+    pytest.mark.timeout(3600),
 ]
 
 PENALTIES = (

@@ -13,7 +13,11 @@ from fixtures.speculation.serve import ask_all
 from fixtures.speculation.served import patient
 
 pytestmark = [
-    pytest.mark.live, pytest.mark.correctness, pytest.mark.xdist_group("speculation"), pytest.mark.timeout(3600)
+    pytest.mark.live,
+    pytest.mark.long,
+    pytest.mark.correctness,
+    pytest.mark.xdist_group("speculation"),
+    pytest.mark.timeout(3600),
 ]
 
 SWITCHED_OFF = (

@@ -33,7 +33,11 @@ from fixtures.speculation.served import pair as pair_of
 from fixtures.speculation.trial import Trial, build, probe, run_group
 
 pytestmark = [
-    pytest.mark.live, pytest.mark.correctness, pytest.mark.xdist_group("speculation"), pytest.mark.timeout(3600)
+    pytest.mark.live,
+    pytest.mark.long,
+    pytest.mark.correctness,
+    pytest.mark.xdist_group("speculation"),
+    pytest.mark.timeout(3600),
 ]
 
 PROMPTS = 32

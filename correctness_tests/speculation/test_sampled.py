@@ -15,7 +15,11 @@ from fixtures.speculation.serve import ask_all
 from fixtures.speculation.served import Pair, draft_tokens
 
 pytestmark = [
-    pytest.mark.live, pytest.mark.correctness, pytest.mark.xdist_group("speculation"), pytest.mark.timeout(3600)
+    pytest.mark.live,
+    pytest.mark.long,
+    pytest.mark.correctness,
+    pytest.mark.xdist_group("speculation"),
+    pytest.mark.timeout(3600),
 ]
 
 SAMPLING = {"temperature": 0.8, "top_p": 0.95}
