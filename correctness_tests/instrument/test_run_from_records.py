@@ -80,7 +80,7 @@ def test_the_same_speed_passes_and_a_slower_one_does_not(judge_folder, saved, tm
 
     # The table is on the terminal, with the ratio and where the records are.
     assert "0.90" in text
-    assert f"--from-results {tmp_path / 'slow'}" in text
+    assert f"--from-results={tmp_path / 'slow'}" in text
 
 
 def test_another_machine_is_not_compared(judge_folder, saved, tmp_path):
