@@ -1,0 +1,40 @@
+"""Do the calls into this stack's SGLang and FlashInfer bind? Their sources are read, nothing is imported."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from preflight_cases import RELEASE
+
+from fixtures.allreduce.installed import declared_entries, problems
+from fixtures.deployments.stacks import load_stacks
+
+pytestmark = [pytest.mark.preflight, pytest.mark.xdist_group("preflight")]
+
+STACK = next(name for name, stack in load_stacks().items() if name != "cpu" and stack.release == RELEASE)
+
+
+def packages(name: str) -> Path:
+    spec = importlib.util.find_spec(name)
+    assert spec is not None, f"{name} is not installed"
+    assert spec.submodule_search_locations
+    return Path(next(iter(spec.submodule_search_locations))).parent
+
+
+@pytest.mark.parametrize("package", ["sglang", "flashinfer"])
+def test_every_call_binds(package):
+    entries = declared_entries(STACK, package)
+    assert entries
+    found = problems(entries, packages(package))
+    assert not found, "\n".join(found)
+
+
+def test_a_call_of_another_stack_is_noticed():
+    """The newest all-reduce exists in one of the stacks only: its calls must not bind to the other."""
+    other = {"cu128": "cu130", "cu130": "cu128"}[STACK]
+    more, fewer = (declared_entries(name, "sglang") for name in ("cu130", "cu128"))
+    assert len(more) > len(fewer)
+    if other == "cu130":
+        assert problems(more, packages("sglang"))
