@@ -121,7 +121,9 @@ def test_a_planted_fault_is_caught(
     switch = server_pool.directory / "fault_switch"
     if planted.at_start:
         # What the drafts should reach is known from the same server without the fault.
-        probes, before = probed(serve(pair.speculative), "eagle3", checker, pair, prompts, healthy)
+        # It gives its place up for the faulty one: judge and two servers of EAGLE-3 are one too many.
+        with server_pool.use(pair.speculative) as right:
+            probes, before = probed(right, "eagle3", checker, pair, prompts, healthy)
         caught(planted, serve(with_fault(pair.speculative, planted)), checker, probes, before, rows)
         return
     server = serve(with_switched(pair.speculative, PLANTED, switch))
