@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 
 import pytest
 
@@ -37,20 +35,11 @@ def write_starts(directory, count, *, speed=100.0, kv=20000.0, role="stage1", na
 
 
 @pytest.fixture
-def judge_folder(pytestconfig, tmp_path):
-    """Judge a folder of records as a user would; returns (exit code, text, outcome of each test)."""
-
-    def judge(folder, *arguments):
-        report = tmp_path / "junit.xml"
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-m", "perf", "-p", "no:cacheprovider", "--box=cpu",
-             "--deployment=baseline", "--workload=single_stream", f"--from-results={folder}",
-             f"--baselines={tmp_path / 'baselines'}", f"--junit-xml={report}", *arguments],
-            cwd=pytestconfig.rootpath, capture_output=True, text=True, timeout=240, env=None,
-        )
-        return done.returncode, done.stdout + done.stderr
-
-    return judge
+def judge_folder(judge_folder):
+    """Judge the plain deployment's single stream."""
+    return lambda folder, *arguments: judge_folder(
+        folder, "--deployment=baseline", "--workload=single_stream", *arguments
+    )
 
 
 @pytest.fixture
