@@ -3,13 +3,19 @@
 `python scripted_process.py --host H --port N --weight-version NONCE ...`. It measures nothing and generates
 nothing.
 
-    normal        two children are started, one of them in a session of its own and without the mark; then
-    it serves exit          ends at start with a traceback hang          never listens deaf
-    listens, and accepts nothing further unready       answers 503 from /ready for ever error500
-    answers 500 to everything other_nonce   says that it was started as another configured    reports
-    another max_total_num_tokens than requested silent        normal, but its log shows a refusal of the
-    path under test busy_once     the port is taken, the first time die           ends with a traceback when
-    /generate is asked stall         never answers /generate
+    normal        two children are started, one of them in a session of its own and without the mark; then it serves
+    exit          ends at start with a traceback
+    hang          never listens
+    deaf          listens, and accepts nothing further
+    unready       answers 503 from /ready for ever
+    error500      answers 500 to everything
+    other_nonce   says that it was started as another
+    configured    reports another max_total_num_tokens than requested
+    silent        normal, but its log shows a refusal of the path under test
+    busy_once     the port is taken, the first time
+    lost_port     the port is taken, and it does not end
+    die           ends with a traceback when /generate is asked
+    stall         never answers /generate
 """
 
 from __future__ import annotations
@@ -88,6 +94,9 @@ def main() -> None:
     if SCRIPT == "exit":
         fail("RuntimeError: planted crash")
     if SCRIPT == "hang":
+        time.sleep(600)
+    if SCRIPT == "lost_port":  # as SGLang 0.5.23 does: it says so, and neither serves nor ends
+        print(f"ERROR: [Errno 98] error while attempting to bind on address ('{known.host}', {known.port})", flush=True)
         time.sleep(600)
     if SCRIPT == "busy_once" and len(Path(os.environ["SCRIPT_COUNTER"]).read_text().split()) == 1:
         fail("OSError: [Errno 98] Address already in use")

@@ -177,6 +177,20 @@ def test_a_port_lost_in_a_race_is_tried_again_elsewhere(tmp_path: Path) -> None:
     assert "Errno 98" in (tmp_path / "start" / "server.log").read_text()
 
 
+def test_a_server_that_lost_its_port_and_does_not_end_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who holds the port does not answer: waiting for its answer would make a hang of it."""
+    monkeypatch.setattr("fixtures.serving.server._port", lambda name, port: port)
+    monkeypatch.setattr("fixtures.serving.readiness._refuse_strangers", lambda *_: None)
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        error = refused(tmp_path, "lost_port", port=holder.getsockname()[1], deadline_s=60)
+    assert error.cause == Cause.PORT
+    assert "could not take port" in str(error)
+
+
 def test_a_port_that_the_user_fixed_is_not_changed(tmp_path: Path) -> None:
     counter = tmp_path / "starts"
     error = refused(tmp_path, "busy_once", port=free_port(), SCRIPT_COUNTER=str(counter))
