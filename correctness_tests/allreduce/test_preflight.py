@@ -8,7 +8,7 @@ import pytest
 
 from fixtures.allreduce import preflight as module
 from fixtures.allreduce.preflight import main, preflight
-from fixtures.allreduce.ranks import RankHung
+from fixtures.allreduce.ranks import RankFailed, RankHung
 from fixtures.errors import MeasurementFailed
 
 pytestmark = [pytest.mark.correctness, pytest.mark.xdist_group("allreduce-controls")]
@@ -26,6 +26,11 @@ def test_hang_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
         preflight(2, "cpu", fault="rank hangs")
     assert time.monotonic() - begin < 90
     assert any("faults.py" in line for line in caught.value.lines)
+
+
+def test_ranks_that_do_not_start_in_time_are_told_as_that() -> None:
+    with pytest.raises(RankFailed, match="2 of 2 ranks did not start in time"):
+        preflight(2, "cpu", timeout_s=0.05)
 
 
 def test_wrong_sum_is_a_failure() -> None:
