@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from fixtures.gate.baselines import Baseline, BaselineMetric
 from fixtures.records.metric import Metric
 from fixtures.records.start import StartRecord
-from fixtures.session.judging import judge
+from fixtures.session.judging import judge, judge_pairs, pairing_told
+from fixtures.session.paired import MeasuredPair
 
 KEY = "single_stream/decode_tok_s"
 HERE = {"machine": "a", "torch": "2", "server.tp_size": 1, "workload single_stream": "w1", "workload other": "o1"}
@@ -135,3 +137,23 @@ def test_what_was_not_measured_fails(records, said):
 def test_a_failed_confirmation_is_not_a_pass():
     fresh = [start(9, status="measurement failed", failure=FAILED, role="stage2")]
     assert judge(KEY, speeds(90, 90, 90, 90, 90), fresh, baseline(), family=1).verdict == "measurement failed"
+
+
+def measured_pair(index: int, old: tuple[float, ...], new: tuple[float, ...]) -> MeasuredPair:
+    records = start(2 * index, metrics(speed=old[0])), start(2 * index + 1, metrics(speed=new[0]))
+    return MeasuredPair(records, {KEY: (list(old), list(new))}, (False, True))
+
+
+def test_the_line_about_pairing_tells_what_can_be_seen_and_what_pairing_gained():
+    """Both sides drift together by 20 %: paired that cancels, unpaired it would be the noise."""
+    pairs = [
+        measured_pair(index, (speed, speed), (speed * ratio, speed * ratio))
+        for index, (speed, ratio) in enumerate([(100.0, 1.001), (120.0, 0.999), (90.0, 1.0), (110.0, 1.0005)])
+    ]
+    found = judge_pairs(KEY, pairs, [], family=1)
+    told = pairing_told(KEY, pairs, found)
+    assert re.match(rf"{KEY}: 4 start pairs can show [\d.]+ % or more; .* (\d+)\.\d times the error", told)
+    gained = float(re.search(r"([\d.]+) times", told)[1])
+    assert gained > 50
+    assert pairing_told(KEY, pairs[:1], judge_pairs(KEY, pairs[:1], [], family=1)) == ""
+    assert pairing_told("no such metric", pairs, found) == ""
