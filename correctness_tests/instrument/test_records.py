@@ -141,3 +141,24 @@ def test_a_crash_between_write_and_rename_leaves_no_half_record(tmp_path, monkey
     with pytest.raises(Crash):
         write_record(start(), tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"value": "fast"}, {"value": True}, {"value": ...}, {"samples": -1}, {"samples": 1.5}, {"samples": True},
+        {"unit": 3}, {"kind": "guess"}, {"name": ""}, {"extra": 1}, {"workload": ...},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_bad_metric_is_refused_however_many_like_it_were_good(tmp_path, change):
+    """Metrics that differ only in their figures are checked once."""
+    metric = start().to_json()["metrics"][0]
+    bad = {key: value for key, value in (metric | change).items() if value is not ...}
+    path = tmp_path / "x.start.json"
+    for value in (1.0, 2.0, None):
+        path.write_text(json.dumps(start().to_json() | {"metrics": [metric | {"value": value}]}))
+        read_record(path)
+    path.write_text(json.dumps(start().to_json() | {"metrics": [metric, metric, bad]}))
+    with pytest.raises(RecordError, match=r"x\.start\.json: metrics/2"):
+        read_record(path)
