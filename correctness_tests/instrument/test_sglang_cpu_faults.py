@@ -52,9 +52,9 @@ def test_a_bad_fault_is_named_in_one_line(text: str, says: str) -> None:
 
 def test_every_fault_of_the_catalog_has_an_installer() -> None:
     pytest.importorskip("torch")
-    from sglang_cpu.faults import all_reduce, passes, speculation
+    from sglang_cpu.faults import all_reduce, dispatch, passes, speculation
 
-    installers = {**passes.INSTALLERS, **all_reduce.INSTALLERS, **speculation.INSTALLERS}
+    installers = {**passes.INSTALLERS, **all_reduce.INSTALLERS, **speculation.INSTALLERS, **dispatch.INSTALLERS}
     assert set(installers) == set(CATALOG)
 
 
