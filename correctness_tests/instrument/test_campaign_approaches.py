@@ -132,6 +132,30 @@ BAD: dict[str, tuple[Callable[[str], str], str, str, str]] = {
         "'pcie_ipc_eagle4'",
         "pcie_ipc_eagle3",
     ),
+    "compared with nothing": (
+        _replace('against = { baseline_bs128 = "cu128" }', 'against = { baseline_bs128 = "cu129" }'),
+        "approaches.cuda_13.against.baseline_bs128",
+        "'cu129'",
+        "did you mean 'cu128'",
+    ),
+    "compared, but not tried": (
+        _replace('against = { baseline_bs128 = "cu128" }', 'against = { eagle3 = "cu128" }'),
+        "approaches.cuda_13.against.eagle3",
+        "'cu128'",
+        "no deployment of this approach",
+    ),
+    "compared with itself": (
+        _replace('against = { baseline_bs128 = "cu128" }', 'against = { baseline_bs128 = "baseline_bs128" }'),
+        "approaches.cuda_13.against.baseline_bs128",
+        "'baseline_bs128'",
+        "itself",
+    ),
+    "unknown all-reduce": (
+        _replace('all_reduce = ["sglang_pcie_ipc"]', 'all_reduce = ["pcie_ipc"]'),
+        "approaches.pcie_ipc.all_reduce",
+        "'pcie_ipc'",
+        "no such all-reduce back end",
+    ),
     "measured without record": (
         _replace('provenance = "reported"\nversions', 'provenance = "measured"\nversions'),
         "approaches.eagle3.outcomes.cu128.provenance",

@@ -1,0 +1,107 @@
+"""`--compare` as a user gives it: two stacks or two folders, from records alone, and one line for a bad side."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from campaign_cases import ENVIRONMENT, correctness, write_starts, write_tried
+
+from fixtures.campaign.compare_stacks_text import _FIRST
+from fixtures.gate.spec import VERDICTS
+from fixtures.records.correctness import ReplayChecked, write_correctness
+
+Compare = Callable[..., tuple[int, str]]
+OLD = ENVIRONMENT | {"sglang": "0.5.10.post1", "torch": "2.9.1"}
+
+
+@pytest.fixture
+def compare(pytestconfig: pytest.Config) -> Compare:
+    """`pytest ARGUMENTS` in the project; exit code and text."""
+
+    def run(*arguments: str) -> tuple[int, str]:
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+        done = subprocess.run(command, cwd=pytestconfig.rootpath, capture_output=True, text=True, timeout=240)
+        return done.returncode, done.stdout + done.stderr
+
+    return run
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    """The same machine on two stacks: the new one is slower, and makes PCIe-IPC work."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    write_starts(old, "baseline_bs128", 89.5, stack="cu128", environment=OLD)
+    write_tried(new, "pcie_ipc", 120.0, at=80.0)
+    return old, new
+
+
+@pytest.mark.parametrize("form", ["a space", "a comma"])
+def test_two_stacks_from_what_is_stored(compare: Compare, form: str) -> None:
+    sides = ("--compare", "cu128", "cu130") if form == "a space" else ("--compare=cu128,cu130",)
+    code, text = compare(*sides)
+    assert code == 0, text
+    assert text.startswith("Stacks side by side: cu128 (old) and cu130 (new)")
+    pinned = [line.split() for line in text.splitlines() if line.startswith("  pinned ")]
+    assert ["pinned", "nvidia-nccl", "2.27.5", "2.30.7"] in pinned
+    assert ["pinned", "sglang", "0.5.10.post1", "0.5.23"] in pinned
+    assert "custom_all_reduce" in text.split("Approaches")[1]
+    assert "150 to 300 us (reported)" in text
+    assert "test session starts" not in text, "nothing is collected"
+
+
+def test_two_results_folders(compare: Compare, folders: tuple[Path, Path]) -> None:
+    code, text = compare(f"--compare={folders[0]},{folders[1]}")
+    assert code == 1, text
+    differences = text.split("Approaches")[0]
+    assert "0.5.10.post1" in differences
+    assert "2.9.1" in differences
+    assert "machine" not in differences
+    approaches = {line.split()[0]: line for line in text.split("Approaches")[1].split("Metrics")[0].splitlines()[3:-1]}
+    assert "improves" in approaches["pcie_ipc"], "its outcome is that of the records, not the one on file"
+    assert "unsupported" in approaches["torch_symmetric_memory"], "what the folder does not show is as on file"
+    assert "regression: baseline_bs128 single_stream/decode_tok_s" in text.split("What cu130 changes")[1]
+
+
+def test_two_runs_on_one_stack_are_old_and_new(compare: Compare, folders: tuple[Path, Path], tmp_path: Path) -> None:
+    again = tmp_path / "again"
+    write_tried(again, "pcie_ipc", 120.0, at=80.0, environment=ENVIRONMENT | {"driver": "600.1"})
+    broken = ReplayChecked(2048, 4.0, 0.05, ("prompt-3: replay regret: token 7 is wrong",))
+    write_correctness(correctness("pcie_ipc", replay=broken), again)
+    code, text = compare(f"--compare={folders[1]},{again}")
+    assert code == 1, text
+    changes = text.split("What new changes")[1]
+    assert "breaks pcie_ipc: improves -> wrong output" in changes
+    assert "600.1" in text
+    code, text = compare(f"--compare={again},{folders[1]}")
+    assert "unblocks pcie_ipc: wrong output -> improves" in text
+
+
+def test_a_side_that_cannot_be_used_is_one_line(compare: Compare, folders: tuple[Path, Path], tmp_path: Path) -> None:
+    cpu = tmp_path / "cpu"
+    write_starts(cpu, "baseline", 50.0, box="cpu", stack="cpu")
+    both = tmp_path / "both"
+    for stack in ("cu128", "cu130"):
+        write_starts(both, "baseline_bs128", 50.0, stack=stack)
+    cases = {
+        ("--compare=cu128,cu129",): "'cu129': no results folder and no stack; did you mean 'cu128'?",
+        ("--compare=cu128",): "1 sides; give two, as --compare OLD NEW",
+        ("--compare=cu128,cu128",): "both sides are the same",
+        (f"--compare={folders[0]},{cpu}",): "records of boxes cpu, pcie_blackwell compare nothing",
+        (f"--compare={folders[0]},{both}",): "holds records of stacks cu128, cu130: name one of them, or give",
+        ("--compare=cu128,cu130", f"--baselines={tmp_path / 'none'}"): "has no baseline of either stack",
+        ("--compare=cu128,cu130", "--box=nobox"): "unknown box 'nobox'",
+    }
+    for arguments, said in cases.items():
+        code, text = compare(*arguments)
+        assert code == pytest.ExitCode.USAGE_ERROR, text
+        assert "Traceback" not in text
+        assert said in text, text
+        assert text.count("ERROR: ") == 1
+
+
+def test_every_verdict_has_its_place() -> None:
+    assert {*_FIRST, "no change"} == {*VERDICTS}
