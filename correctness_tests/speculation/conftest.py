@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +23,35 @@ from fixtures.speculation.check import Checker
 from fixtures.speculation.reference import Reference
 from fixtures.speculation.replay import Noise
 from fixtures.speculation.vocabulary import Vocabulary
+
+FOLDER = Path(__file__).parent
+_FIRST = ("baseline", "eagle3")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of one server next to each other: two run at once, and each start takes most of a minute."""
+    here = [(place, item) for place, item in enumerate(items) if item.path.is_relative_to(FOLDER)]
+    in_order = sorted((item for _, item in here), key=_server_of)
+    for (place, _), item in zip(here, in_order, strict=True):
+        items[place] = item
+
+
+def _server_of(item: pytest.Item) -> int:
+    """0: EAGLE-3 and its judge, 1 to 3: variants of EAGLE-3, 4 and 5: other deployments and their faults."""
+    test, given = getattr(item, "originalname", ""), item.callspec.params if hasattr(item, "callspec") else {}
+    match test:
+        case "test_a_planted_fault_is_caught":
+            return 1 if given["planted"].at_start else 2  # the first of them still needs the one without a fault
+        case "test_decaying_drafts_are_caught":
+            return 2
+        case "test_prompts_beyond_the_prefill_chunk":
+            return 3
+        case "test_a_fault_of_an_all_reduce_is_caught":
+            return 5
+        case "test_matrix":
+            return 0 if given.get("deployment") in _FIRST else 4
+        case _:
+            return 0
 
 
 @pytest.fixture(scope="session")
