@@ -1,6 +1,6 @@
 """Approaches on real servers: a path that is silently off, outputs judged before speed, and the cost model's ratio.
 
-About five minutes on two cores: nine starts. The last test is the control of the first: without the fault the same
+About five minutes on two cores: eight starts. The last test is the control of the first: without the fault the same
 server gives figures.
 """
 
@@ -27,7 +27,7 @@ from fixtures.records.start import StartRecord, utc_now
 from fixtures.serving.failure import Cause
 from fixtures.serving.workloads import load_workload
 from fixtures.session.against import candidate_side
-from fixtures.session.correctness import check_replay
+from fixtures.session.correctness import answers_of, judged, questions_for
 from fixtures.session.measure_start import Subject, measure_start
 
 pytestmark = [pytest.mark.live, pytest.mark.long, pytest.mark.timeout(1800), pytest.mark.xdist_group("approaches")]
@@ -85,16 +85,21 @@ def test_a_path_that_is_silently_off_is_unsupported(arm: Arm, tmp_path: Path) ->
     assert "faster" not in str(found)
 
 
-def test_outputs_are_judged_before_speed(arm: Arm, tmp_path: Path) -> None:
+def test_outputs_are_judged_by_a_server_without_the_approach(arm: Arm, tmp_path: Path) -> None:
     candidate, judge = (candidate_side(each, stack("cpu")) for each in (arm.candidate, arm.reference))
-    right = check_replay(candidate, judge, tmp_path / "right")
+    faulty = replace(candidate, deployment=with_fault(arm.candidate, "accept_second:1"))
+    questions = questions_for(arm.reference)
+    answers = {
+        name: answers_of(side, questions, tmp_path / name) for name, side in (("right", candidate), ("wrong", faulty))
+    }
+    found = judged(judge, questions, answers, tmp_path / "judge")
+    right, wrong = found["right"], found["wrong"]
+    assert isinstance(right, ReplayChecked)
     assert right.findings == ()
     assert right.positions >= 1000
-    faulty = replace(candidate, deployment=with_fault(arm.candidate, "accept_second:1"))
-    wrong = check_replay(faulty, judge, tmp_path / "wrong")
+    assert isinstance(wrong, ReplayChecked)
     assert any("replay regret" in finding for finding in wrong.findings)
-    checked = Correctness("cpu", "cpu", "eagle3", "baseline", utc_now(), replay=wrong)
-    assert checked.correct is False
+    assert Correctness("cpu", "cpu", "eagle3", "baseline", utc_now(), replay=wrong).correct is False
 
 
 def test_the_cost_model_predicts_what_eagle3_brings(arm: Arm, tmp_path: Path) -> None:
