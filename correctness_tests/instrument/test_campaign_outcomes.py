@@ -6,9 +6,8 @@ import itertools
 
 import pytest
 
-from fixtures.campaign.activity import is_active
 from fixtures.campaign.outcomes import ORDER, Change, Outcome, compare, outcome_of
-from fixtures.deployments.activity import activities
+from fixtures.deployments.activity import activities, is_active
 from fixtures.deployments.deployment import Evidence
 from fixtures.errors import MeasurementFailed
 from fixtures.serving.failure import Cause
@@ -18,6 +17,7 @@ NOT_THE_APPROACH = {
     Cause.MODEL,
     Cause.WRONG_SERVER,
     Cause.DIFFERENT,
+    Cause.UNPROVEN,
 }
 
 
@@ -118,7 +118,7 @@ SPOKEN = Evidence(active=("workspace built",), refused=("failed",))
 )
 def test_a_path_that_speaks_when_active_is_refused_by_its_silence(log: str, release: str, expected: bool) -> None:
     evidence = {"pcie_ipc": SPOKEN}
-    assert is_active(activities(evidence, log, release), evidence) is expected
+    assert is_active(activities(evidence, log, release)) is expected
 
 
 @pytest.mark.parametrize(
@@ -132,15 +132,15 @@ def test_a_path_that_speaks_when_active_is_refused_by_its_silence(log: str, rele
 )
 def test_silence_proves_only_where_each_refusal_writes_a_line(log: str, release: str, expected: bool | None) -> None:
     evidence = {"fusion": SILENT}
-    assert is_active(activities(evidence, log, release), evidence) is expected
+    assert is_active(activities(evidence, log, release)) is expected
 
 
 def test_every_path_has_to_be_active() -> None:
     evidence = {"pcie_ipc": SPOKEN, "fusion": SILENT}
-    assert is_active(activities(evidence, "workspace built", "0.5.14"), evidence) is True
-    assert is_active(activities(evidence, "workspace built", "0.5.13"), evidence) is None
-    assert is_active(activities(evidence, "nothing", "0.5.13"), evidence) is False
-    assert is_active([], {}) is None
+    assert is_active(activities(evidence, "workspace built", "0.5.14")) is True
+    assert is_active(activities(evidence, "workspace built", "0.5.13")) is None
+    assert is_active(activities(evidence, "nothing", "0.5.13")) is False
+    assert is_active([]) is None
 
 
 @pytest.mark.parametrize("verdict", ["improvement", "no change", "regression", "too noisy to tell", None])

@@ -220,9 +220,9 @@ SILENT = Evidence(refused=("not supported",), silence="every refusal warns", sil
             "workspace (max_numel=4) fail",
         ),
         (BOTH, ["it has no pcie_ipc_comm"], "refused", "it has no pcie_ipc_comm"),
-        (BOTH, ["ready"], "unproven", "the log has no line like 'workspace built'"),
-        (BOTH, [], "unproven", "the log has no line like"),
-        (Evidence(active=("one", "two")), ["one"], "unproven", "the log has no line like 'two'"),
+        (BOTH, ["ready"], "silent", "the log has no line like 'workspace built'"),
+        (BOTH, [], "silent", "the log has no line like"),
+        (Evidence(active=("one", "two")), ["one"], "silent", "the log has no line like 'two'"),
         (Evidence(active=("one", "two")), ["two", "one"], "active", "one"),
         (SILENT, ["ready"], "active", "no refusal in the log; every refusal warns"),
         (SILENT, ["capability 12 not supported"], "refused", "capability 12 not supported"),
@@ -238,6 +238,17 @@ def test_what_a_log_shows(evidence: Evidence, lines: list[str], state: str, line
 
 def test_silence_of_a_release_that_refuses_without_a_word_proves_nothing() -> None:
     assert judge("path", SILENT, ["ready"], "0.5.9").state == "unproven"
+
+
+def test_silence_of_a_release_that_never_says_that_it_is_active_proves_nothing_either() -> None:
+    spoken = Evidence(active=("communicator created",), refused=("unavailable",), active_since="0.5.23")
+    for release, lines, state in (
+        ("0.5.23", ["ready"], "silent"),
+        ("0.5.10.post1", ["ready"], "unproven"),
+        ("0.5.10.post1", ["it is unavailable"], "refused"),
+        ("0.5.10.post1", ["communicator created"], "active"),
+    ):
+        assert judge("path", spoken, lines, release).state == state
 
 
 def test_one_path_of_two_that_is_not_active_spoils_the_start() -> None:

@@ -233,6 +233,12 @@ def test_a_path_that_the_log_does_not_show_is_no_evidence(tmp_path: Path) -> Non
     assert error.cause == Cause.NOT_ACTIVE
 
 
+def test_a_path_of_which_this_release_never_says_that_it_is_active_is_not_called_inactive(tmp_path: Path) -> None:
+    later = Evidence(active=("symm_mem is on",), active_since="9.0.0")
+    error = refused(tmp_path, "normal", evidence={"symmetric memory": later})
+    assert error.cause == Cause.UNPROVEN
+
+
 def test_an_exception_in_the_block_stops_the_server(tmp_path: Path) -> None:
     asked = deployment(tmp_path, "normal")
     members: set[ProcessId] = set()
