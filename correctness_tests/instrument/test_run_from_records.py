@@ -10,6 +10,7 @@ import pytest
 from fixtures.records.metric import Metric
 from fixtures.records.start import StartRecord
 from fixtures.records.store import write_record
+from fixtures.session.outcome import EXIT_MEASUREMENT_FAILED
 
 ENVIRONMENT = {"machine": "a", "torch": "2.14.1", "workload single_stream": "w"}
 
@@ -107,5 +108,5 @@ def test_a_failed_start_fails_the_run(judge_folder, saved, tmp_path):
     failure = {"cause": "killed", "message": "baseline: the server was killed", "lines": []}
     write_starts(tmp_path / "dead", 1, name="n", status="measurement failed", failure=failure)
     code, text = judge_folder(tmp_path / "dead")
-    assert code == 1, text
+    assert code == EXIT_MEASUREMENT_FAILED, text
     assert "baseline: the server was killed" in text

@@ -7,7 +7,8 @@ import math
 import pytest
 
 from fixtures.gate.spec import VERDICTS, Judgement
-from fixtures.report.terminal import SIGNS, figure, render
+from fixtures.report.terminal import STYLES, render
+from fixtures.report.verdicts import SIGNS, figure
 
 
 def judged(key: str, verdict: str, ratio: float = math.nan, reason: str = "because") -> Judgement:
@@ -15,8 +16,8 @@ def judged(key: str, verdict: str, ratio: float = math.nan, reason: str = "becau
 
 
 def test_every_verdict_has_a_sign_of_its_own():
-    assert set(SIGNS) == set(VERDICTS)
-    assert len({sign for sign, _ in SIGNS.values()}) == len(SIGNS)
+    assert set(SIGNS) == set(STYLES) == set(VERDICTS)
+    assert len(set(SIGNS.values())) == len(SIGNS)
 
 
 def test_within_a_deployment_blocking_verdicts_come_first_then_wide_effects():
