@@ -7,6 +7,7 @@ import math
 import pytest
 
 from fixtures.gate.spec import VERDICTS, Judgement
+from fixtures.report.next_steps import measure_again, next_step
 from fixtures.report.terminal import STYLES, render
 from fixtures.report.verdicts import SIGNS, figure
 
@@ -57,3 +58,36 @@ def test_a_long_reason_is_said_once():
 )
 def test_figures_have_three_digits(value, unit, text):
     assert figure(value, unit) == text
+
+
+def test_deployments_that_block_come_first_and_text_is_not_markup():
+    rows = {
+        ("quiet", "a"): judged("a", "no change", 1.01),
+        ("loud", "b"): judged("b", "regression", 0.9, reason="[red]it is[/red] slow"),
+    }
+    text = render(rows, 140, False)
+    assert text.index("loud") < text.index("quiet")
+    assert "[red]it is[/red] slow" in text
+
+
+def test_a_narrow_terminal_has_the_reasons_below_and_says_each_once():
+    rows = {("d", name): judged(name, "measurement failed", reason="the server did not start") for name in "abc"}
+    text = render(rows, 70, False)
+    assert text.count("the server did not start") == 1
+    assert "! d a and 2 more: the server did not start" in text
+
+
+def test_quiet_shows_only_what_blocks():
+    rows = {("d", "a"): judged("a", "no change", 1.0), ("d", "b"): judged("b", "regression", 0.9)}
+    text = render(rows, 140, False, quiet=True)
+    assert "regression" in text
+    assert "no change" not in text
+    assert render({("d", "a"): judged("a", "no change", 1.0)}, 140, False, quiet=True) == ""
+
+
+def test_the_next_step_is_a_command_that_repeats_the_measurement():
+    found = judged("single_stream/ttft_ms", "regression", 1.1)
+    step = next_step("cpu", "eagle3", found, starts=1)
+    assert step.endswith("pytest -m perf --box=cpu --deployment=eagle3 --workload=single_stream --starts=5")
+    assert next_step("cpu", "eagle3", judged("kv_tokens", "no change"), 1) is None
+    assert measure_again("my box", "d", ["kv_tokens"], 3) == "pytest -m perf --box='my box' --deployment=d --starts=3"

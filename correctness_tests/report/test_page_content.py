@@ -1,0 +1,184 @@
+"""What the page says of a run, and what it says where something is missing."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from report_cases import baseline_of, judged, records_of, subject
+
+from fixtures.errors import RecordError
+from fixtures.gate.drift import ChangePoint, Point
+from fixtures.gate.spec import Judgement
+from fixtures.records.metric import Metric
+from fixtures.records.store import write_record
+from fixtures.report.accepted import acceptance_of
+from fixtures.report.all_reduces import latencies, read_latencies, write_latencies
+from fixtures.report.content import gather
+from fixtures.report.history import history_of, read_history
+from fixtures.report.page.build import build_page
+from fixtures.report.page.render import render_page
+from fixtures.report.steps import steps_of
+
+BYTES = 2_000_000
+
+
+def section(page, name):
+    return next(each for each in page.sections if each.id == name)
+
+
+def views_of(records, baseline, **changes):
+    rows = {key: replace(found, **changes) for key, found in judged(records, baseline).items()}
+    return gather(rows, records, {records[0].deployment: baseline}, {})
+
+
+def test_a_run_of_fifty_deployments_fits_in_two_megabytes():
+    page = render_page(build_page(subject([f"deployment_{n}" for n in range(50)], 20, slower=0.2)))
+    assert page.count("<svg ") == 54
+    assert len(page.encode()) <= BYTES
+
+
+def test_starts_of_both_sides_are_shown_around_the_baseline():
+    records = records_of("d", 6, slower=0.1)
+    baseline = baseline_of(records_of("d", 12, seed=5, name="b"))
+    (view,) = views_of(records, baseline)
+    rate = next(metric for metric in view.metrics if metric.key == "single_stream/decode_tok_s")
+    assert (len(rate.baseline), len(rate.now)) == (12, 6)
+    assert math.exp(rate.change) == pytest.approx(1.1, rel=0.02)
+    assert all(rate.cost(value) > 0.05 for value in rate.now)  # a lower rate is a cost
+    assert all(abs(rate.cost(value)) < 0.05 for value in rate.baseline)
+
+
+def test_a_baseline_that_was_not_compared_with_is_not_shown():
+    records, baseline = records_of("d", 6), baseline_of(records_of("d", 12, name="b"))
+    (view,) = views_of(records, baseline, verdict="no comparable baseline", baseline_value=math.nan)
+    assert all(metric.baseline == () for metric in view.metrics)
+
+
+def test_the_other_side_of_start_pairs_stands_as_the_baseline():
+    new, old = records_of("d", 3), records_of("d", 3, seed=9, name="o", slower=0.2)
+    for record in [*new, *old]:
+        record.role, record.server["side"] = "paired", "candidate" if record in new else "against main"
+    found = Judgement("single_stream/ttft_ms", "improvement", "", better="lower", baseline_value=37.0, ratio=0.8)
+    views = gather({("d", found.key): found}, [*old, *new], {}, {})
+    (view,) = views
+    shown = next(metric for metric in view.metrics if metric.key == found.key)
+    assert shown.now == tuple(record.metric(found.key).value for record in new)
+    assert shown.baseline == tuple(record.metric(found.key).value for record in old)
+
+
+def test_what_was_not_measured_is_said_not_drawn():
+    page = build_page(subject(["d"], 1, baselines=False, latencies=[]))
+    assert page.forest is None
+    assert "--save-baseline" in page.forest_note
+    assert page.deployments[0].figure is None
+    assert "--save-baseline" in page.deployments[0].next_step
+    assert "not measured in this run" in section(page, "all-reduces").notes[0]
+    assert "--history" in section(page, "history").notes[0]
+
+
+def test_without_pass_counters_there_are_no_steps_and_the_page_says_so():
+    records = records_of("d", 2)
+    for record in records:
+        record.passes, record.workloads = {}, {"single_stream": {"concurrency": 1, "requests": []}}
+    page = build_page(replace(subject(["d"], 2), views=gather({}, records, {}, {})))
+    assert section(page, "steps").figures == ()
+    assert "pass counters" in section(page, "steps").notes[0]
+    assert "not measured" in section(page, "acceptance").notes[0]
+
+
+def test_all_reduces_that_were_not_timed_are_not_shown_as_none():
+    records = records_of("d", 2)
+    for record in records:
+        record.passes["single_stream"]["passes"][0]["all_reduce_share"] = None
+    (step,), _ = steps_of("d", records)
+    assert step.communication_ms is None
+    (timed,), _ = steps_of("d", records_of("d", 2))
+    assert timed.communication_ms == pytest.approx(0.62 * 20)
+    assert step.total_ms == pytest.approx(timed.total_ms)
+
+
+def test_a_failed_start_is_named_with_its_last_lines(tmp_path):
+    records = records_of("d", 2)
+    records[1].status, records[1].server = "measurement failed", {}
+    records[1].failure = {"cause": "killed", "message": "the server was killed", "lines": ["out of memory"]}
+    page = build_page(replace(subject(["d"], 2), views=gather({}, records, {}, {}), results=tmp_path))
+    evidence = page.deployments[0].evidence
+    assert evidence.failures == ("d-s1: the server was killed",)
+    assert evidence.log_tail == "out of memory"
+
+
+def test_the_end_of_the_log_is_shown(tmp_path):
+    records = records_of("d", 1)
+    path = tmp_path / records[0].server["log"]
+    path.parent.mkdir()
+    path.write_text("".join(f"line {number}\n" for number in range(5000)))
+    page = build_page(replace(subject(["d"], 1), views=gather({}, records, {}, {}), results=tmp_path))
+    tail = page.deployments[0].evidence.log_tail.splitlines()
+    assert tail[-1] == "line 4999"
+    assert len(tail) == 12
+
+
+def test_components_that_starts_disagree_on_show_every_value():
+    records = records_of("d", 2)
+    records[1].environment = records[1].environment | {"torch": "other"}
+    page = build_page(replace(subject(["d"], 2), views=gather({}, records, {}, {})))
+    own = dict(row[:2] for row in page.deployments[0].evidence.environment.rows)
+    assert own == {"torch": "2.14.1 | other"}
+    shared = {row[0] for row in section(page, "environment").folded[0].rows}
+    assert "torch" not in shared
+    assert "gpus" in shared
+
+
+def test_what_blocks_comes_first():
+    page = build_page(subject(["slow", "same"], 12, slower=0.3))
+    assert page.deployments[0].name == "slow"
+    worst = page.deployments[0].rows[0]
+    assert worst.verdict != "no change"
+    assert page.forest.table.rows[0][0].startswith("slow ")
+
+
+def test_acceptance_counts_passes_that_accepted_this_draft_and_all_before_it():
+    (view,) = acceptance_of(records_of("d", 2))
+    assert view.passes == 2 * 3 * 12
+    assert view.shares == pytest.approx((9 / 12, 7 / 12, 5 / 12))
+
+
+def test_all_reduce_latencies_are_kept_and_read_back(tmp_path):
+    assert read_latencies(tmp_path) == []
+    metrics = [
+        Metric("all_reduce_us", 5.0, "µs", "timing", "lower", "all-reduce-one-shot-8-ranks-1024-bytes-graph", 20),
+        Metric("all_reduce_bytes", 1024, "B", "exact", "same", "all-reduce-one-shot-8-ranks-1024-bytes-graph"),
+    ]
+    write_latencies(metrics, tmp_path)
+    (found,) = latencies(read_latencies(tmp_path))
+    assert (found.backend, found.ranks, found.nbytes, found.mode, found.us) == ("one-shot", 8, 1024, "graph", 5.0)
+    (tmp_path / "all_reduce.json").write_text("{}")
+    with pytest.raises(RecordError, match=r"all_reduce\.json"):
+        read_latencies(tmp_path)
+
+
+def test_history_marks_where_a_level_changes():
+    moments = [records_of("d", n + 1)[-1].started_at for n in range(6)]
+    points = [Point(moment, f"run{n}", {"d m": 10.0 if n < 3 else 12.0}) for n, moment in enumerate(moments)]
+    found = history_of(points, {"d m": "lower"}, [ChangePoint("d m", "run3", 0.2, 10, 12, True)], {"m": "ms"})
+    (track,) = found.deployments["d"]
+    assert list(track.changes) == [3]
+    assert found.changes == (("d m", "run3", "10", "12", "20 % worse"),)
+
+
+def test_history_is_read_from_the_folders_below(tmp_path):
+    for number in range(3):
+        for record in records_of("d", 2, seed=number, name=f"r{number}"):
+            record.started_at = record.started_at.replace("2026", f"202{number}")
+            write_record(record, tmp_path / f"run{number}")
+    found = read_history(tmp_path, {"d"}, {}, None)
+    assert found.labels == ("run0", "run1", "run2")
+    assert len(found.deployments["d"]) == 12
+    assert "3 runs" in found.notes[0]
+    assert read_history(tmp_path / "run0", {"d"}, {}, None).deployments == {}
+    assert read_history(tmp_path, {"other"}, {}, None).labels == ()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RecordError, match="holds no results folder"):
+        read_history(tmp_path / "empty", {"d"}, {}, None)

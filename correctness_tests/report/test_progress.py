@@ -1,0 +1,61 @@
+"""The line that says what a run is doing, on a terminal and in a CI log."""
+
+from __future__ import annotations
+
+import io
+from contextlib import nullcontext
+
+from fixtures.report.progress import ProgressLine
+
+
+class Capture:
+    def global_and_fixture_disabled(self):
+        return nullcontext()
+
+
+class Screen(io.StringIO):
+    def isatty(self):
+        return True
+
+
+STEPS = ["starting", "single_stream: warming up", "single_stream: 3 of 12 requests", "stopping", "measured"]
+
+
+def shown(stream, *, quiet=False, expected=3):
+    line = ProgressLine(Capture(), stream, quiet)
+    line.expected = expected
+    for step in STEPS:
+        line.show("eagle3 start 1/3", step)
+    return stream.getvalue()
+
+
+def test_a_terminal_sees_every_step_on_one_line():
+    text = shown(Screen())
+    assert "\n" not in text
+    assert all(step in text for step in STEPS)
+
+
+def test_a_log_has_two_lines_for_each_start():
+    lines = shown(io.StringIO()).strip().splitlines()
+    assert [line.split("] ")[1].split(" (")[0] for line in lines] == [
+        "eagle3 start 1/3: starting",
+        "eagle3 start 1/3: measured",
+    ]
+
+
+def test_it_says_what_remains():
+    text = shown(io.StringIO())
+    assert "3 of 3 starts to go)" in text
+    assert "2 of 3 starts to go, about 00:00" in text
+
+
+def test_confirming_starts_are_not_those_that_were_planned():
+    stream = io.StringIO()
+    line = ProgressLine(Capture(), stream)
+    line.expected = 2
+    line.show("eagle3 confirming start 1/5", "measured")
+    assert "2 of 2 starts to go)" in stream.getvalue()
+
+
+def test_quiet_prints_nothing():
+    assert shown(io.StringIO(), quiet=True) == shown(Screen(), quiet=True) == ""
