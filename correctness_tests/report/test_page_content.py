@@ -11,10 +11,9 @@ from report_cases import baseline_of, judged, records_of, subject
 from fixtures.errors import RecordError
 from fixtures.gate.drift import ChangePoint, Point
 from fixtures.gate.spec import Judgement
-from fixtures.records.metric import Metric
 from fixtures.records.store import write_record
 from fixtures.report.accepted import acceptance_of
-from fixtures.report.all_reduces import latencies, read_latencies, write_latencies
+from fixtures.report.all_reduces import latencies
 from fixtures.report.content import gather
 from fixtures.report.history import history_of, read_history
 from fixtures.report.page.build import build_page
@@ -145,18 +144,16 @@ def test_acceptance_counts_passes_that_accepted_this_draft_and_all_before_it():
     assert view.shares == pytest.approx((9 / 12, 7 / 12, 5 / 12))
 
 
-def test_all_reduce_latencies_are_kept_and_read_back(tmp_path):
-    assert read_latencies(tmp_path) == []
-    metrics = [
-        Metric("all_reduce_us", 5.0, "µs", "timing", "lower", "all-reduce-one-shot-8-ranks-1024-bytes-graph", 20),
-        Metric("all_reduce_bytes", 1024, "B", "exact", "same", "all-reduce-one-shot-8-ranks-1024-bytes-graph"),
-    ]
-    write_latencies(metrics, tmp_path)
-    (found,) = latencies(read_latencies(tmp_path))
-    assert (found.backend, found.ranks, found.nbytes, found.mode, found.us) == ("one-shot", 8, 1024, "graph", 5.0)
-    (tmp_path / "all_reduce.json").write_text("{}")
-    with pytest.raises(RecordError, match=r"all_reduce\.json"):
-        read_latencies(tmp_path)
+def test_all_reduce_latencies_are_medians_over_starts_of_medians_over_rounds():
+    records = records_of("all_reduce_ring_cpu_2", 3)
+    for record, middle in zip(records, (4e-6, 5e-6, 9e-6), strict=True):
+        timed = {"backend": "ring", "world_size": 2, "bytes": 1024, "mode": "eager"}
+        record.all_reduces = {"w": timed | {"seconds": [1e-6, middle, 1.0]}}
+    (found,) = latencies(records)
+    assert (found.series, found.nbytes, found.starts) == ("ring, 2 ranks, eager", 1024, 3)
+    assert found.us == pytest.approx(5.0)
+    records[1].status = "measurement failed"
+    assert latencies(records)[0].us == pytest.approx(6.5)
 
 
 def test_history_marks_where_a_level_changes():
