@@ -1,0 +1,23 @@
+"""What the project says in two places is the same in both."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+import pytest
+import yaml
+
+pytestmark = pytest.mark.correctness
+
+
+def test_pre_commit_and_lint_use_the_same_tools(pytestconfig):
+    groups = tomllib.loads((pytestconfig.rootpath / "pyproject.toml").read_text())["dependency-groups"]
+    pinned = {name(each): each for each in groups["lint"]}
+    hooks = yaml.safe_load((pytestconfig.rootpath / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    used = {name(each): each for hook in hooks for each in hook["additional_dependencies"]}
+    assert used == pinned
+
+
+def name(requirement: str) -> str:
+    return re.split(r"[<>=!~ ]", requirement)[0]
