@@ -102,6 +102,7 @@ def test_outputs_are_judged_by_a_server_without_the_approach(arm: Arm, tmp_path:
     assert Correctness("cpu", "cpu", "eagle3", "baseline", utc_now(), replay=wrong).correct is False
 
 
+@pytest.mark.alone
 def test_the_cost_model_predicts_what_eagle3_brings(arm: Arm, tmp_path: Path) -> None:
     """Within 15 %, from the passes and accept lengths that these servers counted, not from the speculative rate."""
     sides = (arm.reference, arm.candidate)

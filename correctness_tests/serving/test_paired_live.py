@@ -12,7 +12,7 @@ import pytest
 
 from fixtures.deployments.loading import FOLDER
 
-pytestmark = [pytest.mark.live, pytest.mark.long, pytest.mark.xdist_group("paired")]
+pytestmark = [pytest.mark.live, pytest.mark.long, pytest.mark.alone, pytest.mark.xdist_group("paired")]
 
 START_PAIRS = int(os.environ.get("PAIRED_START_PAIRS", "4"))
 ARMS = """
