@@ -20,7 +20,9 @@ from fixtures.gate.spec import Judgement
 from fixtures.records.correctness import AllReduceChecked, ReplayChecked, read_correctness
 from fixtures.records.start import StartRecord
 from fixtures.session import campaign as module
+from fixtures.session import measurements
 from fixtures.session.campaign import Campaign
+from fixtures.session.measurements import Measurements, Plan
 
 GPU = load_box(BOX)
 RIGHT = ReplayChecked(2048, 0.01, 0.05)
@@ -159,3 +161,72 @@ def test_what_a_release_cannot_express_is_not_tried(bench: Bench) -> None:
     reason = Campaign(bench, [question]).cannot(question)  # type: ignore[arg-type]
     assert "pcie_ipc" in str(reason)
     assert "0.5.22" in str(reason)
+
+
+# --- Answers of the first start that is measured anyway.
+
+
+@pytest.fixture
+def measuring(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """The bench with the suite's own measurements; a start asks its server if it is told to."""
+
+    def measure_start(subject: Any, role: str, index: int, results: Path, tell: Any) -> StartRecord:
+        name = subject.side.deployment.name
+        bench.steps.append(f"measure {name} {index}")
+        if name in bench.unanswered:
+            failure = {"cause": "out of memory", "message": f"{name}: out of memory", "lines": []}
+            return start(name, index, 1.0, status="measurement failed", failure=failure, metrics=[])
+        if subject.ask is not None:
+            subject.ask(SimpleNamespace(url=name))
+        return start(name, index, bench._rates[name] * (1 + 0.001 * (index % 5)), role=role)
+
+    def ask(server: Any, questions: Any) -> list[Any]:
+        bench.steps.append(f"ask the measured {server.url}")
+        return []
+
+    monkeypatch.setattr(measurements, "measure_start", measure_start)
+    monkeypatch.setattr(module, "ask", ask)
+    plan = Plan(
+        run="r", box=BOX, stack="cu130", results=tmp_path, starts=STARTS, max_minutes=None, prime=False,
+        side=lambda deployment: SimpleNamespace(deployment=deployment), against=lambda deployment: None,
+        block_pairs=2, workloads=lambda deployment: (), environment={},
+    )  # type: ignore[arg-type]
+    bench.source = Measurements(plan, bench.show)  # type: ignore[assignment]
+    return bench
+
+
+def test_the_first_measured_start_answers_and_no_other_is_started_for_it(measuring: Bench) -> None:
+    (question,) = asked("pcie_ipc")
+    campaign = Campaign(measuring, [question])  # type: ignore[arg-type]
+    campaign.ask_first()
+    measuring.source.stage1(GPU.deployment("pcie_ipc"))  # as the tests of speed before it do
+    found = campaign.try_approach(question)
+    assert measuring.steps[:2] == ["measure pcie_ipc 0", "ask the measured pcie_ipc"]
+    assert "ask pcie_ipc" not in measuring.steps
+    assert measuring.steps.count("ask the measured pcie_ipc") == 1
+    assert measuring.steps.index("judge pcie_ipc by baseline_bs128") > measuring.steps.index("sum pcie_ipc")
+    assert found.comparison is not None
+    assert found.comparison.now is Outcome.IMPROVES
+
+
+def test_alone_an_approach_answers_before_it_is_measured(measuring: Bench) -> None:
+    (question,) = asked("pcie_ipc")
+    campaign = Campaign(measuring, [question])  # type: ignore[arg-type]
+    campaign.ask_first()
+    campaign.try_approach(question)
+    assert measuring.steps[:4] == [
+        "sum pcie_ipc", "ask pcie_ipc", "judge pcie_ipc by baseline_bs128", "measure pcie_ipc 0"
+    ]
+    assert "ask the measured pcie_ipc" not in measuring.steps
+
+
+def test_a_server_that_failed_is_not_started_once_more_to_be_asked(measuring: Bench) -> None:
+    measuring.unanswered.add("pcie_ipc")
+    (question,) = asked("pcie_ipc")
+    campaign = Campaign(measuring, [question])  # type: ignore[arg-type]
+    campaign.ask_first()
+    measuring.source.stage1(GPU.deployment("pcie_ipc"))
+    found = campaign.try_approach(question)
+    assert measuring.steps == ["measure pcie_ipc 0", "sum pcie_ipc"]
+    assert found.comparison is not None
+    assert found.comparison.now is Outcome.CRASHES
