@@ -57,7 +57,7 @@ def baselines(tmp_path: Path) -> Path:
 
 KV, CAMPAIGN = "perf_tests/test_kv_capacity.py", "perf_tests/test_campaign.py"
 RUNS = {"": (KV, CAMPAIGN), "silent_refusal": (CAMPAIGN,)}
-"""The fault, and the tests of the run: where another test has measured the server first, that start has answered too."""
+"""The fault, and the tests of the run. Where another test has measured the server, that start has answered too."""
 
 
 @pytest.mark.parametrize("fault", RUNS)
