@@ -13,6 +13,7 @@ from campaign_cases import correctness, passes, write_failed, write_starts, writ
 
 from fixtures.campaign.loading import FILE
 from fixtures.records.correctness import ReplayChecked, write_correctness
+from fixtures.session.outcome import EXIT_MEASUREMENT_FAILED
 
 TESTS = "perf_tests/test_campaign.py"
 Judge = Callable[..., tuple[int, str]]
@@ -107,7 +108,7 @@ def test_without_a_right_output_no_speed_counts(judge_folder: Judge, tmp_path: P
     write_tried(tmp_path, "pcie_ipc", 200.0)
     write_correctness(correctness("pcie_ipc", replay=None, not_checked="the judge did not start"), tmp_path)
     code, text = judge_folder(tmp_path, "--deployment", "pcie_ipc")
-    assert code == 1, text
+    assert code == EXIT_MEASUREMENT_FAILED, text
     assert "correctness was not checked" in text
     assert "the judge did not start" in text
     (tmp_path / "pcie_ipc.correctness.json").unlink()
