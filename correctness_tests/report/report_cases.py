@@ -174,6 +174,7 @@ def subject(
         "history": None,
         "campaign_box": "pcie_blackwell",
         "approaches": load_approaches(),
+        "told": [("outcomes", ["a first outcome"])],
         "notes": ["a note"],
     }
     return Subject(**(values | more))
