@@ -230,3 +230,15 @@ def test_a_server_that_failed_is_not_started_once_more_to_be_asked(measuring: Be
     assert measuring.steps == ["measure pcie_ipc 0", "sum pcie_ipc"]
     assert found.comparison is not None
     assert found.comparison.now is Outcome.CRASHES
+
+
+def test_when_the_time_is_up_no_server_starts_for_outputs(
+    measuring: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring.source, "time_left", lambda: False)
+    (question,) = asked("pcie_ipc")
+    found = Campaign(measuring, [question]).try_approach(question)  # type: ignore[arg-type]
+    assert measuring.steps == ["sum pcie_ipc"]
+    assert found.comparison is not None
+    assert found.comparison.now is Outcome.NOT_TRIED
+    assert not found.comparison.passes()
