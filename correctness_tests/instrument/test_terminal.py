@@ -77,6 +77,12 @@ def test_a_narrow_terminal_has_the_reasons_below_and_says_each_once():
     assert "! d a and 2 more: the server did not start" in text
 
 
+def test_reasons_are_not_squeezed_into_what_long_names_leave():
+    rows = {("d", "w" * 70): judged("w" * 70, "measurement failed", reason="the server did not start at all")}
+    assert "! d " + "w" * 70 + ": the server" in " ".join(render(rows, 120, False).split())
+    assert "the server did not start at all" in render(rows, 200, False).splitlines()[1]
+
+
 def test_quiet_shows_only_what_blocks():
     rows = {("d", "a"): judged("a", "no change", 1.0), ("d", "b"): judged("b", "regression", 0.9)}
     text = render(rows, 140, False, quiet=True)

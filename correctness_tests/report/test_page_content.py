@@ -179,3 +179,10 @@ def test_history_is_read_from_the_folders_below(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(RecordError, match="holds no results folder"):
         read_history(tmp_path / "empty", {"d"}, {}, None)
+
+
+def test_the_values_of_every_start_are_readable_numbers():
+    page = build_page(subject(["d"], 3, baselines=False))
+    rows = {row[0]: row[3].split() for row in page.deployments[0].values.rows}
+    assert rows["single_stream/bytes_per_all_reduce"] == ["43008"] * 3
+    assert all(float(value) == pytest.approx(82, rel=0.05) for value in rows["single_stream/decode_tok_s"])
