@@ -19,5 +19,14 @@ def test_pre_commit_and_lint_use_the_same_tools(pytestconfig):
     assert used == pinned
 
 
+def test_every_option_is_in_the_readme(pytestconfig):
+    readme = (pytestconfig.rootpath / "README.md").read_text()
+    source = (pytestconfig.rootpath / "fixtures" / "session" / "options.py").read_text()
+    options = set(re.findall(r'"(--[a-z][a-z-]+)"', source))
+    assert len(options) > 10
+    docs = "".join(path.read_text() for path in (pytestconfig.rootpath / "docs").glob("*.md"))
+    assert [option for option in sorted(options) if option not in readme + docs] == []
+
+
 def name(requirement: str) -> str:
     return re.split(r"[<>=!~ ]", requirement)[0]
