@@ -19,7 +19,7 @@ def run_suite(pytestconfig, tmp_path):
 
     def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess:
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "KIMI_"))}
-        environment["TMPDIR"] = str(tmp_path)  # with a machine lock of its own: a run beside this test is not its subject
+        environment["TMPDIR"] = str(tmp_path)  # a machine lock of its own, whoever measures here
         command = [sys.executable, "-m", "pytest", "-m", "perf", "-p", "no:cacheprovider", "-q"]
         results = [] if any(each.startswith("--results") for each in arguments) else [f"--results={tmp_path / 'r'}"]
         return subprocess.run(
