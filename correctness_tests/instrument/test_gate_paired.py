@@ -114,7 +114,7 @@ def test_balanced_order():
         ({"candidate": (math.nan, 1.0, 1.0, 1.0)}, "NaN"),
         ({"candidate": (0.0, 1.0, 1.0, 1.0)}, "above zero"),
         ({"candidate": (1.0, 1.0)}, "as many of each"),
-        ({"candidate_first": (True,) * 4}, "not balanced"),
+        ({"candidate_first": (True, True, True, False)}, "3 of 4 block pairs: not balanced"),
     ],
 )
 def test_what_is_no_evidence_fails_the_measurement(change: dict[str, tuple[float, ...]], told: str):
@@ -129,6 +129,19 @@ def test_stage_2_must_not_use_a_start_again():
     assert decide_paired(TOK_S, pairs, pairs).verdict == "measurement failed"
     assert decide_paired(TOK_S, []).verdict == "measurement failed"
     assert decide_paired(MetricSpec("kv_tokens", "exact", "higher"), pairs).verdict == "measurement failed"
+
+
+def test_one_server_after_the_other_is_balanced_over_start_pairs():
+    """Where there is room for one server, a side has all its blocks first: it must not be always the same."""
+
+    def in_turn(firsts: tuple[bool, ...]) -> list[StartPair]:
+        pairs = session(0.8, pairs=len(firsts))
+        return [replace(pair, candidate_first=(f,) * 8) for pair, f in zip(pairs, firsts, strict=True)]
+
+    assert decide_paired(TOK_S, in_turn((False, True, False, True, False))).verdict == "regression"
+    found = decide_paired(TOK_S, in_turn((True, True, True, True)))
+    assert found.verdict == "measurement failed"
+    assert "started first in 4 of 4 start pairs: not balanced" in found.reason
 
 
 def test_block_interval_needs_ten_block_pairs():

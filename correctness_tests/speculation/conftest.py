@@ -94,9 +94,14 @@ def noise_of(run: Run, prompts: list[tuple[int, ...]]) -> Callable[[Server], Noi
 
 @pytest.fixture
 def checker(
-    pair: served.Pair, server_pool: ServerPool, vocabulary: Vocabulary, noise_of: Callable[[Server], Noise]
+    run: Run, pair: served.Pair, server_pool: ServerPool, vocabulary: Vocabulary, noise_of: Callable[[Server], Noise]
 ) -> Iterator[Checker]:
-    """The judge: the plain server, with its noise."""
+    """The judge: the plain server, with its noise, beside the server that it judges."""
+    if server_pool.limits.servers < 2:
+        pytest.skip(
+            f"box {run.box.name} has room for one server, and these tests need the judge beside the judged; "
+            "the campaign's tests (-m perf) judge one after the other"
+        )
     with server_pool.use(pair.reference) as server:
         yield Checker(Reference(server.url), noise_of(server), vocabulary)
 
