@@ -157,3 +157,18 @@ def test_the_line_about_pairing_tells_what_can_be_seen_and_what_pairing_gained()
     assert gained > 50
     assert pairing_told(KEY, pairs[:1], judge_pairs(KEY, pairs[:1], [], family=1)) == ""
     assert pairing_told("no such metric", pairs, found) == ""
+
+
+@pytest.mark.parametrize("component", ["host cpu", "gpus"])
+def test_counts_have_a_wider_tolerance_on_another_processor(component):
+    """Near-ties fall the other way there; a draft that is broken still shows."""
+    here, there = dict(HERE) | {component: "x"}, dict(HERE) | {component: "y"}
+    key = "single_stream/accept_length"
+
+    def verdict(accept: float, environment: dict) -> str:
+        found = [start(0, metrics(accept=accept), environment=environment)]
+        return judge(key, found, [], baseline(here), family=1).verdict
+
+    assert verdict(2.85, here) == "regression"
+    assert verdict(2.85, there) != "regression"
+    assert verdict(2.5, there) == "regression"
