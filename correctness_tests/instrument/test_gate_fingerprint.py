@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+from pathlib import Path
+
 import pytest
 
 from fixtures.gate.fingerprint import differing, not_reproducible, unstable
 from fixtures.records.environment import fingerprint
 
+REAL_RUN = Path(__file__).parents[1] / "report" / "cpu_run.jsonl.gz"
 HERE = {"machine": "a1", "driver": "590.48.01", "torch": "2.9.1", "gpu count": 8}
 
 
@@ -67,6 +72,21 @@ def test_an_unstable_component_is_refused_by_name_or_value(component: str, value
 )
 def test_stable_components_are_not(component: str):
     assert unstable({component: "13.0"}) == []
+
+
+def test_no_setting_of_the_installed_server_is_taken_for_a_reading():
+    """SGLang names some settings like readings: `eplb_min_rebalancing_utilization_threshold` is a constant."""
+    settings = pytest.importorskip("sglang.srt.server_args").ServerArgs.__annotations__
+    assert len(settings) > 100
+    assert unstable({f"server.{name}": 1 for name in settings}) == []
+
+
+def test_a_real_run_has_a_fingerprint_that_can_be_saved():
+    told = [json.loads(line) for line in gzip.decompress(REAL_RUN.read_bytes()).splitlines()]
+    records = [record for record in told if record["environment"]]
+    assert records
+    for record in records:
+        assert unstable(record["environment"]) == []
 
 
 def test_the_suites_own_fingerprint_has_only_stable_components():

@@ -110,3 +110,14 @@ def test_a_failed_start_fails_the_run(judge_folder, saved, tmp_path):
     code, text = judge_folder(tmp_path / "dead")
     assert code == EXIT_MEASUREMENT_FAILED, text
     assert "baseline: the server was killed" in text
+
+
+def test_start_pairs_are_not_taken_for_starts(judge_folder, tmp_path):
+    """Both sides of a pair lie in one folder: pooled, a regression would be averaged away."""
+    write_starts(tmp_path / "pairs", 4, role="paired")
+    code, text = judge_folder(tmp_path / "pairs")
+    assert code == pytest.ExitCode.USAGE_ERROR, text
+    assert "holds start pairs of --against only" in text
+    code, text = judge_folder(tmp_path / "pairs", f"--compare={tmp_path / 'pairs'},cu128")
+    assert code == pytest.ExitCode.USAGE_ERROR, text
+    assert "start pairs" in text
