@@ -36,8 +36,9 @@ def passes(verify: bool) -> dict[str, Any]:
 def start(deployment: str, index: int, rate: float, stack: str = "cu130", **changes: Any) -> StartRecord:
     """One start at `rate` tok/s; NaN: a server that gave no figure."""
     speculative = deployment.startswith("eagle3") or deployment.endswith("_eagle3")
+    named = f"{stack}-{deployment}-{changes.get('role', 'stage1')}-{index}{changes.get('run', '')}"
     values: dict[str, Any] = {
-        "id": f"{stack}-{deployment}-{changes.get('role', 'stage1')}-{index}", "run": "r", "box": BOX, "stack": stack,
+        "id": named, "run": "r", "box": BOX, "stack": stack,
         "deployment": deployment, "role": "stage1", "index": index, "started_at": MOMENT.format(index),
         "finished_at": MOMENT.format(index), "environment": ENVIRONMENT | {"server.deployment": deployment},
         "passes": passes(speculative),

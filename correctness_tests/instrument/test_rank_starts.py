@@ -73,7 +73,12 @@ def write_latencies(directory, count, *, slower=1.0, role="stage1", name="s", se
         record.id, record.started_at = f"{name}{index}", f"2026-01-01T00:{index:02d}:00.000Z"
         record.environment = {"machine": "a", "torch": "2", f"workload {ranks.workload('eager', nbytes)}": "w"}
         record.metrics = latency_metrics("gloo", nbytes, 2, [median] * 20)
-        record.all_reduces = {ranks.workload("eager", nbytes): {"seconds": [median] * 20}}
+        record.all_reduces = {
+            ranks.workload("eager", nbytes): {
+                "backend": ranks.backend, "world_size": ranks.world_size, "bytes": nbytes, "mode": "eager",
+                "seconds": [median] * 20,
+            }
+        }
         write_record(record, directory)
 
 

@@ -72,6 +72,20 @@ def break_text(text: str, fault: str) -> str:
             del data["metrics"]
         case "a later schema":
             data["schema"] = "start-record/99"
+        case "nested too deeply":
+            return "[" * 100_000
+        case "too large":
+            data["metrics"][0]["value"] = 10**400
+        case "passes that are none":
+            data["passes"] = {"single_stream": [1]}
+        case "a workload without requests":
+            data["workloads"] = {"single_stream": {}}
+        case "ranks without what they timed":
+            data["configuration"] = {"requested": {"all_reduce": "gloo", "device": "cpu", "world_size": 2}}
+        case "a request that is no table":
+            data["configuration"] = {"requested": None}
+        case "an all-reduce without times":
+            data["all_reduces"] = {"x": {"backend": "g", "world_size": 2, "bytes": 8, "mode": "eager", "seconds": []}}
         case "failed without a failure":
             data["status"] = "measurement failed"
     return json.dumps(data)
@@ -90,6 +104,13 @@ def break_text(text: str, fault: str) -> str:
         ("no metrics", "metrics"),
         ("a later schema", "start-record"),
         ("failed without a failure", "failure"),
+        ("nested too deeply", "nested too deeply"),
+        ("too large", "too large a number"),
+        ("passes that are none", "passes/single_stream"),
+        ("a workload without requests", "workloads/single_stream"),
+        ("ranks without what they timed", "timed"),
+        ("a request that is no table", "configuration/requested"),
+        ("an all-reduce without times", "all_reduces/x/seconds"),
     ],
 )
 def test_a_damaged_record_is_one_line_with_the_file(tmp_path, fault, named):
@@ -100,7 +121,16 @@ def test_a_damaged_record_is_one_line_with_the_file(tmp_path, fault, named):
     message = str(caught.value)
     assert path.name in message
     assert named in message
+    assert message.endswith(("remove the file or restore it", "use the suite that wrote it"))
     assert "\n" not in message
+
+
+def test_bytes_and_folders_are_one_line_too(tmp_path):
+    (tmp_path / "bytes.start.json").write_bytes(b"\xff\xfe{")
+    (tmp_path / "folder.start.json").mkdir()
+    for name, said in (("bytes", "not UTF-8 text"), ("folder", "cannot be read")):
+        with pytest.raises(RecordError, match=rf"{name}\.start\.json: {said}.*remove the file or restore it"):
+            read_record(tmp_path / f"{name}.start.json")
 
 
 def test_an_empty_folder_is_no_evidence(tmp_path):

@@ -120,7 +120,7 @@ def test_without_a_right_output_no_speed_counts(judge_folder: Judge, tmp_path: P
     code, text = judge_folder(tmp_path, "--deployment", "pcie_ipc")
     assert code == 4, text
     assert "Traceback" not in text
-    assert "pcie_ipc.correctness.json: not JSON" in text
+    assert "pcie_ipc.correctness.json:1: not JSON" in text
 
 
 def test_too_few_starts_of_the_reference_are_skipped_with_what_to_do(judge_folder: Judge, tmp_path: Path) -> None:

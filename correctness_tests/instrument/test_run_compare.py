@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -68,7 +69,7 @@ def test_two_results_folders(compare: Compare, folders: tuple[Path, Path]) -> No
 
 def test_two_runs_on_one_stack_are_old_and_new(compare: Compare, folders: tuple[Path, Path], tmp_path: Path) -> None:
     again = tmp_path / "again"
-    write_tried(again, "pcie_ipc", 120.0, at=80.0, environment=ENVIRONMENT | {"driver": "600.1"})
+    write_tried(again, "pcie_ipc", 120.0, at=80.0, environment=ENVIRONMENT | {"driver": "600.1"}, run="again")
     broken = ReplayChecked(2048, 4.0, 0.05, ("prompt-3: replay regret: token 7 is wrong",))
     write_correctness(correctness("pcie_ipc", replay=broken), again)
     code, text = compare(f"--compare={folders[1]},{again}")
@@ -86,7 +87,9 @@ def test_a_side_that_cannot_be_used_is_one_line(compare: Compare, folders: tuple
     both = tmp_path / "both"
     for stack in ("cu128", "cu130"):
         write_starts(both, "baseline_bs128", 50.0, stack=stack)
+    copied = shutil.copytree(folders[1], tmp_path / "copied")
     cases = {
+        (f"--compare={folders[1]},{copied}",): "both sides hold start",
         ("--compare=cu128,cu129",): "'cu129': no results folder and no stack; did you mean 'cu128'?",
         ("--compare=cu128",): "1 sides; give two, as --compare OLD NEW",
         ("--compare=cu128,cu128",): "both sides are the same",
