@@ -7,10 +7,12 @@ import random
 
 import pytest
 
+from fixtures.gate.paired import balanced_order
 from fixtures.records.metric import Metric
 from fixtures.records.start import StartRecord
 from fixtures.records.store import write_record
 from fixtures.session.outcome import EXIT_MEASUREMENT_FAILED
+from fixtures.session.paired import pair_note
 
 ENVIRONMENT = {"machine": "a", "torch": "2.14.1", "workload single_stream": "w"}
 
@@ -33,6 +35,12 @@ def write_starts(directory, count, *, speed=100.0, kv=20000.0, role="stage1", na
             ),
             directory,
         )
+
+
+@pytest.fixture
+def judge_records(judge_folder):
+    """Judge all that a folder holds."""
+    return judge_folder
 
 
 @pytest.fixture
@@ -112,12 +120,84 @@ def test_a_failed_start_fails_the_run(judge_folder, saved, tmp_path):
     assert "baseline: the server was killed" in text
 
 
+def write_pairs(directory, slower, *, stage1=4, seed=5, without=None):
+    """Start pairs of `baseline` with itself at HEAD; the candidate's rate is lower by these shares."""
+    noise = random.Random(seed)
+    order = balanced_order(4)
+    for index, share in enumerate(slower):
+        speed = 100 * (1 + noise.gauss(0, 0.1))
+        for arm, factor in ((0, 1.0), (1, 1 - share)):
+            rates = [speed * factor * (1 + noise.gauss(0, 0.01)) for _ in order]
+            blocks = [
+                [
+                    Metric("decode_tok_s", rate, "tok/s", "timing", "higher", "single_stream", 2),
+                    Metric("ttft_ms", 2000 / rate, "ms", "timing", "lower", "single_stream", 2),
+                ]
+                for rate in rates
+            ]
+            moment = f"2026-01-01T00:{index:02d}:0{arm}.000Z"
+            record = StartRecord(
+                id=f"p{index}{arm}", run="r", box="cpu", stack="cpu", deployment="baseline", role="paired",
+                index=index, started_at=moment, finished_at=moment, environment=ENVIRONMENT, metrics=blocks[0],
+                server={
+                    "side": "candidate" if arm else "against HEAD",
+                    "blocks": [
+                        {"workload": "single_stream", "metrics": [each.to_json() for each in block]}
+                        for block in blocks
+                    ],
+                    "pair": pair_note("baseline", arm, index, order, stage1),
+                },
+            )  # fmt: skip
+            if record.id != without:
+                write_record(record, directory)
+
+
+def test_start_pairs_are_judged_again_from_their_records(judge_folder, tmp_path):
+    write_pairs(tmp_path / "slow", [0.2] * 4)
+    code, text = judge_folder(tmp_path / "slow")
+    assert code == 1, text
+    assert "regression" in text
+    assert "in 4 start pairs" in text
+    write_pairs(tmp_path / "same", [0.0] * 4)
+    code, text = judge_folder(tmp_path / "same")
+    assert code == 0, text
+    assert "regression" not in text
+
+
+def test_stage_2_of_recorded_start_pairs_decides_alone(judge_folder, tmp_path):
+    suspected = [0.02, 0.06, 0.03, 0.07]
+    write_pairs(tmp_path / "cleared", suspected + [0.0] * 5)
+    code, text = judge_folder(tmp_path / "cleared")
+    assert code == 0, text
+    assert "2 no change" in text
+    write_pairs(tmp_path / "confirmed", suspected + [0.05] * 5)
+    code, text = judge_folder(tmp_path / "confirmed")
+    assert code == 1, text
+    assert "confirmed by 5 fresh start pairs" in text
+
+
+def test_a_pair_with_one_side_is_refused(judge_folder, tmp_path):
+    write_pairs(tmp_path / "half", [0.2] * 4, without="p20")
+    code, text = judge_folder(tmp_path / "half")
+    assert "start pair 3 of baseline has one side only" in text
+    assert code not in (0, 10), text
+
+
 def test_start_pairs_are_not_taken_for_starts(judge_folder, tmp_path):
     """Both sides of a pair lie in one folder: pooled, a regression would be averaged away."""
     write_starts(tmp_path / "pairs", 4, role="paired")
     code, text = judge_folder(tmp_path / "pairs")
     assert code == pytest.ExitCode.USAGE_ERROR, text
-    assert "holds start pairs of --against only" in text
+    assert "does not say which" in text
     code, text = judge_folder(tmp_path / "pairs", f"--compare={tmp_path / 'pairs'},cu128")
     assert code == pytest.ExitCode.USAGE_ERROR, text
     assert "start pairs" in text
+
+
+def test_only_the_recorded_workloads_are_asked_for(judge_records, saved, tmp_path):
+    """A narrowed run is judged again by the command that it prints, which names the folder alone."""
+    write_starts(tmp_path / "same", 5, name="n", seed=2)
+    code, text = judge_records(tmp_path / "same")
+    assert code == 0, text
+    assert "concurrency" not in text
+    assert "measurement failed" not in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -62,6 +63,8 @@ def judge(pytestconfig: pytest.Config, tmp_path: Path) -> Callable[..., Judged]:
                 *(option.replace("@", f"{tmp_path}/") for option in options),
             ],
             cwd=pytestconfig.rootpath,
+            # A worker of xdist tells by its environment that it is one; pytest-benchmark then writes no file.
+            env={key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")},
             capture_output=True,
             text=True,
             timeout=240,
