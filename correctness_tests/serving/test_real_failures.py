@@ -1,6 +1,6 @@
 """Real SGLang servers made to fail: each is one line with its cause, at once, and nothing stays behind.
 
-The whole file takes about two minutes on two cores: eight starts, most of which end early on purpose.
+The whole file takes four to five minutes on two cores: nine starts, most of which end early on purpose.
 """
 
 from __future__ import annotations
