@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from fixtures.deployments.models import resolve_model
 from fixtures.errors import DeploymentError
@@ -20,20 +21,31 @@ from fixtures.serving.workloads.prompts import PROMPTS, read_prompts
 from fixtures.session.run import Run
 from fixtures.speculation import served
 from fixtures.speculation.check import Checker
+from fixtures.speculation.matrix import Probe
 from fixtures.speculation.reference import Reference
 from fixtures.speculation.replay import Noise
+from fixtures.speculation.trial import probe
 from fixtures.speculation.vocabulary import Vocabulary
 
 FOLDER = Path(__file__).parent
 _FIRST = ("baseline", "eagle3")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of one server next to each other: two run at once, and each start takes most of a minute."""
+    """Tests of one server next to each other and in one worker: each start takes most of a minute."""
     here = [(place, item) for place, item in enumerate(items) if item.path.is_relative_to(FOLDER)]
     in_order = sorted((item for _, item in here), key=_server_of)
     for (place, _), item in zip(here, in_order, strict=True):
+        item.add_marker(pytest.mark.xdist_group(GROUPS[_server_of(item)]))
         items[place] = item
+
+
+GROUPS = (
+    "speculation", "speculation", "speculation-faults", "speculation-others", "speculation-others",
+    "speculation-others",
+)
+"""By server. Any worker uses the judge; one that has a server to itself may switch its faults and flush its cache."""
 
 
 def _server_of(item: pytest.Item) -> int:
@@ -78,18 +90,38 @@ def prompts(vocabulary: Vocabulary) -> list[tuple[int, ...]]:
 
 
 @pytest.fixture(scope="session")
-def noise_of(run: Run, prompts: list[tuple[int, ...]]) -> Callable[[Server], Noise]:
-    """The judge's noise: measured once a session, written beside the run's records."""
-    known: list[Noise] = []
+def noise_of(run: Run, server_pool: ServerPool, prompts: list[tuple[int, ...]]) -> Callable[[Server], Noise]:
+    """The judge's noise: measured once a session by whichever worker is first, written beside the run's records."""
+    known = server_pool.directory / "speculation_noise.json"
 
     def measure(server: Server) -> Noise:
-        if not known:
-            known.append(Reference(server.url).noise(prompts[:24]))
-            text = json.dumps({"deployment": server.name, **asdict(known[0])}, indent=1)
-            write_atomically(run.results() / "speculation_noise.json", text + "\n")
-        return known[0]
+        with FileLock(known.with_suffix(".lock")):
+            if not known.exists():
+                measured = Reference(server.url).noise(prompts[:24])
+                text = json.dumps({"deployment": server.name, **asdict(measured)}, indent=1) + "\n"
+                write_atomically(run.results() / known.name, text)
+                write_atomically(known, text)
+        told = json.loads(known.read_text())
+        del told["deployment"]
+        return Noise(**told)
 
     return measure
+
+
+@pytest.fixture(scope="session")
+def probes_of(
+    prompts: list[tuple[int, ...]], pair: served.Pair
+) -> Callable[[Server], list[Probe]]:
+    """A server's own unconstrained answers to the first prompts, which most requests of the matrix are made of; asked
+    once."""
+    known: dict[str, list[Probe]] = {}
+
+    def ask(server: Server) -> list[Probe]:
+        if server.name not in known:
+            known[server.name] = probe(server.url, prompts[:16], served.draft_tokens(pair.speculative))
+        return known[server.name]
+
+    return ask
 
 
 @pytest.fixture

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from fixtures.speculation import alternatives
 from fixtures.speculation.acceptance import acceptance, judge_cache_hit, judge_decay, judge_paired
 from fixtures.speculation.answers import Answer
 from fixtures.speculation.check import Checker
-from fixtures.speculation.fault_table import Row, table
+from fixtures.speculation.fault_table import ROW, Row
 from fixtures.speculation.faults import (
     DECAY,
     PLANTED,
@@ -36,7 +37,6 @@ pytestmark = [
     pytest.mark.live,
     pytest.mark.long,
     pytest.mark.correctness,
-    pytest.mark.xdist_group("speculation"),
     pytest.mark.timeout(3600),
 ]
 
@@ -46,12 +46,13 @@ Before = dict[str, tuple[Answer, ...]]
 """By group: the answers of the same server without the fault."""
 
 
-@pytest.fixture(scope="module")
-def rows() -> Iterator[list[Row]]:
-    """Collects what each fault came to; prints the table at the end."""
-    collected: list[Row] = []
-    yield collected
-    print(f"\n{table(collected)}")
+Note = Callable[[Row], None]
+
+
+@pytest.fixture
+def note(record_property: Callable[[str, object], None]) -> Note:
+    """Hands what a fault came to to the table at the end of the run."""
+    return lambda row: record_property(ROW, asdict(row))
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,7 @@ def healthy() -> dict[str, tuple[list[Probe], Before]]:
 
 
 def examine(
-    planted: Planted, server: Server, checker: Checker, probes: list[Probe], before: Before, rows: list[Row]
+    planted: Planted, server: Server, checker: Checker, probes: list[Probe], before: Before, note: Note
 ) -> tuple[list[Trial], list[Finding]]:
     """Run the fault's requests; all findings, and a row of the table."""
     groups = build(planted.group, probes, checker)
@@ -74,7 +75,7 @@ def examine(
     answers = [answer for mine, _ in pairs for answer in mine]
     others = [answer for _, theirs in pairs for answer in theirs]
     judged = [trial.checked for trial in trials]
-    rows.append(
+    note(
         Row(
             planted.fault, planted.group, tuple(dict.fromkeys(str(each.symptom) for each in found)),
             max(each.worst for each in judged), sum(each.regrets for each in judged), acceptance(answers).length,
@@ -114,7 +115,7 @@ def probed(
 @pytest.mark.parametrize("planted", PLANTED, ids=str)
 def test_a_planted_fault_is_caught(
     planted: Planted, pair: Pair, checker: Checker, server_pool: ServerPool, serve: Callable[..., Server],
-    prompts: list[tuple[int, ...]], rows: list[Row], healthy: dict[str, tuple[list[Probe], Before]],
+    prompts: list[tuple[int, ...]], note: Note, healthy: dict[str, tuple[list[Probe], Before]],
 ) -> None:
     if pair.speculative.box != "cpu":
         pytest.skip("the planted faults of speculation sit in the CPU platform")
@@ -124,28 +125,28 @@ def test_a_planted_fault_is_caught(
         # It gives its place up for the faulty one: judge and two servers of EAGLE-3 are one too many.
         with server_pool.use(pair.speculative) as right:
             probes, before = probed(right, "eagle3", checker, pair, prompts, healthy)
-        caught(planted, serve(with_fault(pair.speculative, planted)), checker, probes, before, rows)
+        caught(planted, serve(with_fault(pair.speculative, planted)), checker, probes, before, note)
         return
     server = serve(with_switched(pair.speculative, PLANTED, switch))
-    switched(planted, server, switch, checker, pair, prompts, rows, healthy)
+    switched(planted, server, switch, checker, pair, prompts, note, healthy)
 
 
 @pytest.mark.parametrize("planted", PLANTED_TENSOR_PARALLEL, ids=str)
 def test_a_fault_of_an_all_reduce_is_caught(
     planted: Planted, run: Run, pair: Pair, checker: Checker, server_pool: ServerPool, serve: Callable[..., Server],
-    prompts: list[tuple[int, ...]], rows: list[Row], healthy: dict[str, tuple[list[Probe], Before]],
+    prompts: list[tuple[int, ...]], note: Note, healthy: dict[str, tuple[list[Probe], Before]],
 ) -> None:
     if "tp2_eagle3" not in run.box.deployments:
         pytest.skip(f"box {run.box.name} has no deployment tp2_eagle3")
     switch = server_pool.directory / "fault_switch_tp2"
     parallel = pair_of(run.box, "tp2_eagle3")
     server = serve(with_switched(parallel.speculative, PLANTED_TENSOR_PARALLEL, switch))
-    switched(planted, server, switch, checker, pair, prompts, rows, healthy)
+    switched(planted, server, switch, checker, pair, prompts, note, healthy)
 
 
 def switched(
     planted: Planted, server: Server, switch: Path, checker: Checker, pair: Pair, prompts: list[tuple[int, ...]],
-    rows: list[Row], healthy: dict[str, tuple[list[Probe], Before]],
+    note: Note, healthy: dict[str, tuple[list[Probe], Before]],
 ) -> None:
     switch_to(switch, "")
     server.flush_cache()
@@ -153,16 +154,16 @@ def switched(
     server.flush_cache()  # nothing that was computed without the fault, and nothing of it afterwards
     switch_to(switch, planted.fault)
     try:
-        caught(planted, server, checker, probes, before, rows)
+        caught(planted, server, checker, probes, before, note)
     finally:
         switch_to(switch, "")
         server.flush_cache()
 
 
 def caught(
-    planted: Planted, server: Server, checker: Checker, probes: list[Probe], before: Before, rows: list[Row]
+    planted: Planted, server: Server, checker: Checker, probes: list[Probe], before: Before, note: Note
 ) -> None:
-    _, found = examine(planted, server, checker, probes, before, rows)
+    _, found = examine(planted, server, checker, probes, before, note)
     assert planted.fault.partition(":")[0] in {name.partition(":")[0] for name in server.faults}, "not planted"
     print(*found[:3], sep="\n")
     assert {each.symptom for each in found} & set(planted.symptoms), f"{planted.fault} passed: {found or 'no finding'}"

@@ -11,16 +11,15 @@ from fixtures.serving.running import Server
 from fixtures.session.run import Run
 from fixtures.speculation.acceptance import acceptance, judge_acceptance, judge_cache_hit
 from fixtures.speculation.check import Checker
-from fixtures.speculation.matrix import BUILDERS
-from fixtures.speculation.served import Pair, draft_tokens, patient, speculative_names
+from fixtures.speculation.matrix import BUILDERS, Probe
 from fixtures.speculation.served import pair as pair_of
-from fixtures.speculation.trial import Trial, build, probe, run_group
+from fixtures.speculation.served import patient, speculative_names
+from fixtures.speculation.trial import Trial, build, run_group
 
 pytestmark = [
     pytest.mark.live,
     pytest.mark.long,
     pytest.mark.correctness,
-    pytest.mark.xdist_group("speculation"),
     pytest.mark.timeout(3600),
 ]
 
@@ -44,12 +43,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def test_matrix(
-    deployment: str, kind: str, run: Run, pair: Pair, serve: Callable[..., Server], checker: Checker,
-    prompts: list[tuple[int, ...]],
+    deployment: str, kind: str, run: Run, serve: Callable[..., Server], checker: Checker,
+    probes_of: Callable[[Server], list[Probe]],
 ) -> None:
     server = serve(patient(run.box.deployment(deployment)))
     speculative = run.box.deployment(deployment).speculative
-    probes = probe(server.url, prompts[:16], draft_tokens(pair.speculative))
+    probes = probes_of(server)
     trials = [run_group(server.url, group, checker) for group in build(kind, probes, checker)]
     for trial in trials:
         asked = f"{trial.group.name}: {len(trial.answers)} requests, worst regret {trial.checked.worst:.4f}"

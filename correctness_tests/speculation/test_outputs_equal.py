@@ -15,7 +15,7 @@ from fixtures.speculation.serve import ask_all
 from fixtures.speculation.served import Pair
 
 pytestmark = [
-    pytest.mark.live, pytest.mark.correctness, pytest.mark.xdist_group("speculation"), pytest.mark.timeout(3600)
+    pytest.mark.live, pytest.mark.correctness, pytest.mark.timeout(3600)
 ]
 
 FLOORS = {"cpu": 2.5}

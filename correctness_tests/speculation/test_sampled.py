@@ -18,7 +18,6 @@ pytestmark = [
     pytest.mark.live,
     pytest.mark.long,
     pytest.mark.correctness,
-    pytest.mark.xdist_group("speculation"),
     pytest.mark.timeout(3600),
 ]
 
