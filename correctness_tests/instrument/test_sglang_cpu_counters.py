@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from fixtures.records.passes import Passes, parse_rank, read_passes
 
 pytest.importorskip("sglang_cpu")
 
+from sglang_cpu.counters import install
 from sglang_cpu.counters.collect import RECENT, Collectives, Entry
 from sglang_cpu.counters.recorder import Recorder
 from sglang_cpu.counters.writer import BUSY_S, Writer
@@ -154,6 +156,41 @@ def test_a_replay_counts_what_was_captured() -> None:
     assert read.bytes_per_all_reduce(5) == {8 * 128 * 2: 14}
     assert read.select("target")[0].replays == 1
     assert read.all_reduce_share("target") is None
+
+
+def test_graphs_are_captured_before_the_first_pass_and_counted_in_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As a server starts on a GPU: it captures while it loads, and its first forward pass may be a replay."""
+    torch = pytest.importorskip("torch")
+    hooked: dict[str, Any] = {}
+    monkeypatch.setattr(install, "around", lambda target, wrapper, **_: hooked.setdefault(target, wrapper))
+    monkeypatch.setattr(install, "_recorder", lambda cuda: recorder())
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    written: list[Recorder] = []
+    monkeypatch.setattr(install, "_device_name", lambda: "a GPU")
+    monkeypatch.setattr(
+        install.Installation, "_write", lambda self, runner, device, counters: written.append(counters)
+    )
+    install.install_counters(tmp_path, ())
+    nothing = lambda *given: None  # noqa: E731
+    group, graph = SimpleNamespace(world_size=8, unique_name="tp:0"), Graph()
+    all_reduce = hooked["sglang.srt.distributed.parallel_state.GroupCoordinator.all_reduce"]
+    hooked["torch.cuda.CUDAGraph.capture_begin"](nothing, graph)
+    for _ in range(122):
+        all_reduce(lambda group, tensor: tensor, group, Tensor(7168))
+    hooked["torch.cuda.CUDAGraph.capture_end"](nothing, graph)
+    assert not written, "no pass yet: the rank is not known"
+    runner = SimpleNamespace(device="cuda:0", is_draft_worker=False)
+    batch = SimpleNamespace(forward_mode=SimpleNamespace(name="DECODE"), input_ids=torch.zeros(1))
+    replay = hooked["torch.cuda.CUDAGraph.replay"]
+    for _ in range(2):
+        hooked["sglang.srt.model_executor.model_runner.ModelRunner.forward"](
+            lambda runner, batch: replay(nothing, graph), runner, batch
+        )
+    (counters,) = written
+    assert passes(counters).all_reduces_per_pass("target") == {122: 2}
+    assert passes(counters).bytes_per_all_reduce(1) == {7168 * 2: 244}
 
 
 def test_a_pass_that_raises_is_not_counted_and_the_next_one_is() -> None:

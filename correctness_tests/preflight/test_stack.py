@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import os
+import subprocess
+import sys
 
 import pytest
 from preflight_cases import BOXES, RELEASE, matching_stack
@@ -44,6 +47,29 @@ def test_flashinfer_has_the_pcie_ipc_workspace() -> None:
     from flashinfer.comm import PcieIpcAllReduceWorkspace
 
     assert PcieIpcAllReduceWorkspace is not None
+
+
+PLATFORM = """
+import torch
+
+torch.cuda.is_available = lambda: True
+torch.cuda.get_device_name = lambda *_: "NVIDIA RTX PRO 6000 Blackwell"
+from sglang.srt.platforms import current_platform
+
+print(type(current_platform).__name__)
+"""
+
+
+@pytest.mark.skipif(RELEASE == "0.5.10.post1", reason="SGLang 0.5.10.post1 has no platform plugins")
+@pytest.mark.parametrize(("named", "found"), [("", "CudaSRTPlatform"), ("sglang_cpu", "SglangCpuPlatform")])
+def test_a_gpu_is_served_by_sglangs_own_platform(named: str, found: str) -> None:
+    """SGLang takes an installed platform that answers without being named; that of `fixtures/sglang_cpu` must not."""
+    environment = {key: value for key, value in os.environ.items() if key != "SGLANG_PLATFORM"}
+    done = subprocess.run(
+        [sys.executable, "-c", PLATFORM], env=environment | ({"SGLANG_PLATFORM": named} if named else {}),
+        capture_output=True, text=True, timeout=150,
+    )
+    assert done.stdout.split()[-1:] == [found], done.stdout + done.stderr
 
 
 def test_torch_was_built_for_the_cuda_of_the_stack() -> None:
