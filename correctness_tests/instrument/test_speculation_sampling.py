@@ -7,12 +7,13 @@ of speculative sampling (Leviathan et al. 2023), each fault being one line of it
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from fixtures.speculation.sampling import judge_marginals, marginals, probabilities
+from fixtures.speculation.sampling import Left, judge_marginals, leaves, marginals, probabilities
 
 VOCABULARY, STEPS, SAMPLES = 24, 3, 5000
 TEMPERATURE, TOP_P = 0.8, 0.9
@@ -60,9 +61,8 @@ def speculate(draw: np.random.Generator, fault: str) -> tuple[int, ...]:
     return output
 
 
-def after(prefix: tuple[int, ...]) -> dict[int, float]:
-    p = distribution(prefix, False, TEMPERATURE, TOP_P)
-    return {token: float(share) for token, share in enumerate(p) if share > 0}
+def after(prefix: tuple[int, ...]) -> Left:
+    return leaves(dict(enumerate(logits(prefix, False).tolist())), temperature=TEMPERATURE, top_p=TOP_P)
 
 
 def alarm(seed: int, fault: str, samples: int = SAMPLES) -> bool:
@@ -99,5 +99,41 @@ def test_what_is_sampled_from(sampling: dict[str, float], left: set[int]) -> Non
 
 def test_tokens_that_cannot_come_are_caught_however_rare() -> None:
     build: Callable[[int], list[tuple[int, ...]]] = lambda odd: [(0,)] * (1000 - odd) + [(9,)] * odd  # noqa: E731
-    assert not judge_marginals("x", marginals(build(0), lambda _: {0: 1.0}, 1))
-    assert judge_marginals("x", marginals(build(1), lambda _: {0: 1.0}, 1))
+    assert not judge_marginals("x", marginals(build(0), lambda _: Left({0: 1.0}), 1))
+    assert judge_marginals("x", marginals(build(1), lambda _: Left({0: 1.0}), 1))
+
+
+@pytest.mark.parametrize(
+    ("sampling", "sure", "open_yet"),
+    [
+        ({}, {0, 1, 2, 3}, set()), ({"top_k": 2}, {0, 1}, set()), ({"top_k": 3}, {0, 1}, {2, 3}),
+        ({"top_k": 4}, {0, 1, 2, 3}, set()), ({"top_p": 0.75}, {0, 1}, set()), ({"top_p": 0.8}, {0, 1}, {2}),
+        ({"top_p": 0.9}, {0, 1, 2}, {3}), ({"min_p": 0.3}, {0, 1}, set()), ({"min_p": 0.6}, {0}, {1}),
+        ({"min_p": 1.0}, {0}, set()),
+    ],
+)
+def test_what_noise_leaves_to_draw_from(sampling: dict[str, float], sure: set[int], open_yet: set[int]) -> None:
+    row = {0: math.log(0.5), 1: math.log(0.3), 2: math.log(0.101), 3: math.log(0.099)}
+    found = leaves(row, **sampling)
+    assert (set(found.sure), set(found.open)) == (sure, open_yet)
+    assert sum(found.sure.values()) == pytest.approx(1)
+    if 1 in sure:
+        assert found.sure[0] / found.sure[1] == pytest.approx(5 / 3)
+
+
+def test_a_cut_that_noise_moves_does_not_alarm() -> None:
+    """The plain server itself, in another batch shape: the fourth token is left to draw from, or it is not."""
+    draw = np.random.default_rng(5)
+    row = {0: math.log(0.5), 1: math.log(0.3), 2: math.log(0.101), 3: math.log(0.099)}
+    sampling = {"top_p": 0.9}
+    moved = {token: score + (0.02 if token == 3 else 0) for token, score in row.items()}
+    there = probabilities(moved, **sampling)
+    assert set(probabilities(row, **sampling)) != set(there)
+    outputs = [(int(draw.choice(list(there), p=list(there.values()))),) for _ in range(2000)]
+    hard = lambda prefix: Left(probabilities(row, **sampling))  # noqa: E731
+    assert judge_marginals("x", marginals(outputs, hard, 1)), "without the rule"
+    (found,) = marginals(outputs, lambda prefix: leaves(row, **sampling), 1)
+    assert found.samples > 1500
+    assert not judge_marginals("x", [found])
+    wrong = [(0,) if output == (1,) and draw.random() < 0.3 else output for output in outputs]
+    assert judge_marginals("x", marginals(wrong, lambda prefix: leaves(row, **sampling), 1))

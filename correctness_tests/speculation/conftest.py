@@ -54,7 +54,7 @@ def _server_of(item: pytest.Item) -> int:
     match test:
         case "test_a_planted_fault_is_caught":
             return 1 if given["planted"].at_start else 2  # the first of them still needs the one without a fault
-        case "test_decaying_drafts_are_caught":
+        case "test_decaying_drafts_are_caught" | "test_a_fault_of_sampled_verify_is_caught":
             return 2
         case "test_prompts_beyond_the_prefill_chunk":
             return 3

@@ -12,6 +12,7 @@ import pytest
 from fixtures.serving.running import Server
 from fixtures.speculation.answers import Ask
 from fixtures.speculation.check import Checker
+from fixtures.speculation.draws import judge_draws
 from fixtures.speculation.serve import ask_all
 from fixtures.speculation.served import Pair, draft_tokens
 from fixtures.speculation.trial import build, probe, run_group
@@ -36,6 +37,11 @@ ORDER = (
     "SGLang 0.5.23 looks for stop strings before stop tokens in the whole accepted run (update_finish_state): an "
     "answer that meets a stop token and then, in the same run, a stop string goes on to the string. "
     "Minimal request: stop_token_ids of a run's first token, stop with the text of its third"
+)
+
+MIN_P = (
+    "SGLang 0.5.23 applies no min_p under EAGLE above temperature 0 (eagle_sample cuts by top_k and top_p alone), and "
+    "does not refuse it. Minimal request: temperature 1, min_p 0.3, whose answer holds a token less likely than that"
 )
 
 LAST_ID = (
@@ -104,6 +110,23 @@ def test_the_stop_that_comes_first_ends_the_answer(
     assert asks, "no accepted run to stop in"
     checked = checker.check(asks, ask_all(server.url, asks, together=8))
     assert not checked.findings, checked.report
+
+
+@pytest.mark.xfail(reason=MIN_P, strict=True, raises=AssertionError)
+def test_min_p_cuts_what_is_sampled(
+    pair: Pair, checker: Checker, serve: Callable[..., Server], prompts: list[tuple[int, ...]]
+) -> None:
+    sampling = {"temperature": 1.0, "min_p": 0.3}
+    server, depth = serve(pair.speculative), draft_tokens(pair.speculative)
+    found, _ = judge_draws(server.url, prompts[0], sampling, checker, depth=depth, samples=400)
+    assert not found, "\n".join(map(str, found))
+
+
+def test_min_p_is_no_defect_of_the_plain_server(checker: Checker, prompts: list[tuple[int, ...]]) -> None:
+    """The same request, judged the same way."""
+    sampling = {"temperature": 1.0, "min_p": 0.3}
+    found, _ = judge_draws(checker.reference.url, prompts[0], sampling, checker, depth=4, samples=400)
+    assert not found, "\n".join(map(str, found))
 
 
 def test_penalties_and_minimum_as_sglang_counts_them(

@@ -15,10 +15,12 @@ from fixtures.speculation import alternatives
 from fixtures.speculation.acceptance import acceptance, judge_cache_hit, judge_decay, judge_paired
 from fixtures.speculation.answers import Answer
 from fixtures.speculation.check import Checker
+from fixtures.speculation.draws import judge_draws
 from fixtures.speculation.fault_table import ROW, Row
 from fixtures.speculation.faults import (
     DECAY,
     PLANTED,
+    PLANTED_SAMPLING,
     PLANTED_TENSOR_PARALLEL,
     Planted,
     switch_to,
@@ -41,6 +43,8 @@ pytestmark = [
 ]
 
 PROMPTS = 32
+SAMPLING = {"temperature": 0.8, "top_p": 0.95}
+DRAWS = 2000
 
 Before = dict[str, tuple[Answer, ...]]
 """By group: the answers of the same server without the fault."""
@@ -127,7 +131,7 @@ def test_a_planted_fault_is_caught(
             probes, before = probed(right, "eagle3", checker, pair, prompts, healthy)
         caught(planted, serve(with_fault(pair.speculative, planted)), checker, probes, before, note)
         return
-    server = serve(with_switched(pair.speculative, PLANTED, switch))
+    server = serve(with_switched(pair.speculative, switch))
     switched(planted, server, switch, checker, pair, prompts, note, healthy)
 
 
@@ -140,7 +144,7 @@ def test_a_fault_of_an_all_reduce_is_caught(
         pytest.skip(f"box {run.box.name} has no deployment tp2_eagle3")
     switch = server_pool.directory / "fault_switch_tp2"
     parallel = pair_of(run.box, "tp2_eagle3")
-    server = serve(with_switched(parallel.speculative, PLANTED_TENSOR_PARALLEL, switch))
+    server = serve(with_switched(parallel.speculative, switch))
     switched(planted, server, switch, checker, pair, prompts, note, healthy)
 
 
@@ -169,6 +173,29 @@ def caught(
     assert {each.symptom for each in found} & set(planted.symptoms), f"{planted.fault} passed: {found or 'no finding'}"
 
 
+@pytest.mark.parametrize("planted", PLANTED_SAMPLING, ids=str)
+def test_a_fault_of_sampled_verify_is_caught(
+    planted: Planted, pair: Pair, checker: Checker, server_pool: ServerPool, serve: Callable[..., Server],
+    prompts: list[tuple[int, ...]], note: Note,
+) -> None:
+    """The same draws as `test_sampled`, fewer of them; without the fault they agree."""
+    if pair.speculative.box != "cpu":
+        pytest.skip("the planted faults of speculation sit in the CPU platform")
+    switch = server_pool.directory / "fault_switch"
+    server = serve(with_switched(pair.speculative, switch))
+    depth = draft_tokens(pair.speculative)
+    switch_to(switch, planted.fault)
+    try:
+        found, answers = judge_draws(server.url, prompts[0], SAMPLING, checker, depth=depth, samples=DRAWS)
+    finally:
+        switch_to(switch, "")
+    symptoms = tuple(dict.fromkeys(str(each.symptom) for each in found))
+    note(Row(planted.fault, planted.group, symptoms, None, 0, acceptance(answers).length, None, None, None))
+    assert planted.fault in {name.partition(":")[0] for name in server.faults}, "not planted"
+    print(*found[:3], sep="\n")
+    assert {each.symptom for each in found} == set(planted.symptoms), f"{planted.fault} passed: {found or 'no finding'}"
+
+
 def test_decaying_drafts_are_caught(
     pair: Pair, checker: Checker, server_pool: ServerPool, serve: Callable[..., Server], prompts: list[tuple[int, ...]]
 ) -> None:
@@ -176,7 +203,7 @@ def test_decaying_drafts_are_caught(
     if pair.speculative.box != "cpu":
         pytest.skip("the planted faults of speculation sit in the CPU platform")
     switch = server_pool.directory / "fault_switch"
-    server = serve(with_switched(pair.speculative, PLANTED, switch))
+    server = serve(with_switched(pair.speculative, switch))
     switch_to(switch, DECAY)
     try:
         answers = ask_all(server.url, long_run(prompts, 300), together=12)
