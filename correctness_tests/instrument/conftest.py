@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 
 @pytest.fixture
-def judge_folder(pytestconfig, tmp_path):
+def judge_folder(suite, tmp_path):
     """Judge a folder of records of the `cpu` box as a user would; returns (exit code, text)."""
 
     def judge(folder, *arguments):
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-m", "perf", "-p", "no:cacheprovider", "--box=cpu",
-             f"--from-results={folder}", f"--baselines={tmp_path / 'baselines'}", *arguments],
-            cwd=pytestconfig.rootpath, capture_output=True, text=True, timeout=240,
-        )
-        return done.returncode, done.stdout + done.stderr
+        baselines = f"--baselines={tmp_path / 'baselines'}"
+        return suite("-m", "perf", "--box=cpu", f"--from-results={folder}", baselines, *arguments)
 
     return judge

@@ -57,7 +57,7 @@ def test_plain_figures() -> None:
     metrics = by_key(
         measure(
             [result([request(), request(sent=0.05), request(step=0.04)])],
-            {"max_total_num_tokens": 20000},
+            {"max_total_num_tokens": 20000, "max_total_tokens": 20000},
             speculative=False,
             tensor_parallel=False,
         )
@@ -173,6 +173,13 @@ def test_unexpected_speculation_is_reported() -> None:
 def test_no_kv_capacity_is_nan(info: dict[str, object]) -> None:
     metrics = by_key(measure([], info, speculative=False, tensor_parallel=False))
     assert math.isnan(metrics["kv_tokens"].value)
+
+
+def test_a_kv_capacity_that_follows_free_memory_is_not_exact() -> None:
+    """Two starts on one GPU leave different memory: a token more or less is no verdict."""
+    for info, kind in (({"max_total_tokens": 20000}, "exact"), ({"max_total_tokens": None}, "counted")):
+        found = by_key(measure([], {"max_total_num_tokens": 20000} | info, speculative=False, tensor_parallel=False))
+        assert (found["kv_tokens"].kind, found["kv_tokens"].value) == (kind, 20000)
 
 
 def test_a_request_without_a_decode_phase_is_nan() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,20 +14,16 @@ from fixtures.records.correctness import ReplayChecked, write_correctness
 from fixtures.session.outcome import EXIT_MEASUREMENT_FAILED
 
 TESTS = "perf_tests/test_campaign.py"
-Judge = Callable[..., tuple[int, str]]
+Suite = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def judge_folder(pytestconfig: pytest.Config, tmp_path: Path) -> Judge:
+def judge_folder(suite: Suite, tmp_path: Path) -> Suite:
     """`pytest -m perf --from-results` of the campaign's tests, without baselines; exit code and text."""
 
     def judge(folder: Path, *arguments: str, box: str = "pcie_blackwell") -> tuple[int, str]:
-        command = [
-            sys.executable, "-m", "pytest", "-m", "perf", "-p", "no:cacheprovider", "-rsfE", f"--box={box}",
-            f"--from-results={folder}", f"--baselines={tmp_path / 'none'}", TESTS, *arguments,
-        ]
-        done = subprocess.run(command, cwd=pytestconfig.rootpath, capture_output=True, text=True, timeout=240)
-        return done.returncode, done.stdout + done.stderr
+        given = (f"--box={box}", f"--from-results={folder}", f"--baselines={tmp_path / 'none'}")
+        return suite("-m", "perf", "-rsfE", *given, TESTS, *arguments)
 
     return judge
 
@@ -38,7 +32,7 @@ def line_of(text: str, start: str) -> str:
     return next((line for line in text.splitlines() if line.startswith(start)), text)
 
 
-def test_outcomes_from_records(judge_folder: Judge, tmp_path: Path) -> None:
+def test_outcomes_from_records(judge_folder: Suite, tmp_path: Path) -> None:
     """One folder: an approach that works for the first time, one refused, one silent, and the causal test."""
     write_tried(tmp_path, "pcie_ipc", 120.0)
     write_failed(tmp_path, "flashinfer_fusion", "unsupported architecture", "requires SM90 or SM10X NVIDIA GPUs.")
@@ -74,7 +68,7 @@ RECORDED = {
 }
 
 
-def test_the_same_passes_worse_fails_and_better_passes_loudly(judge_folder: Judge, tmp_path: Path) -> None:
+def test_the_same_passes_worse_fails_and_better_passes_loudly(judge_folder: Suite, tmp_path: Path) -> None:
     for approach, (rate, _, _) in RECORDED.items():
         write_tried(tmp_path, approach, rate, stack="cu128")
     code, text = judge_folder(tmp_path)
@@ -104,7 +98,7 @@ def failures(text: str) -> set[str]:
     return set(re.findall(r"^FAILED .*test_outcome\[([\w-]+)\]", text, re.MULTILINE))
 
 
-def test_without_a_right_output_no_speed_counts(judge_folder: Judge, tmp_path: Path) -> None:
+def test_without_a_right_output_no_speed_counts(judge_folder: Suite, tmp_path: Path) -> None:
     write_tried(tmp_path, "pcie_ipc", 200.0)
     write_correctness(correctness("pcie_ipc", replay=None, not_checked="the judge did not start"), tmp_path)
     code, text = judge_folder(tmp_path, "--deployment", "pcie_ipc")
@@ -123,7 +117,7 @@ def test_without_a_right_output_no_speed_counts(judge_folder: Judge, tmp_path: P
     assert "pcie_ipc.correctness.json:1: not JSON" in text
 
 
-def test_too_few_starts_of_the_reference_are_skipped_with_what_to_do(judge_folder: Judge, tmp_path: Path) -> None:
+def test_too_few_starts_of_the_reference_are_skipped_with_what_to_do(judge_folder: Suite, tmp_path: Path) -> None:
     write_starts(tmp_path, "pcie_ipc", 120.0)
     write_starts(tmp_path, "baseline_bs128", 89.5, count=2)
     write_correctness(correctness("pcie_ipc"), tmp_path)
@@ -132,14 +126,8 @@ def test_too_few_starts_of_the_reference_are_skipped_with_what_to_do(judge_folde
     assert "baseline_bs128 has 2 starts here and no baseline: give --starts 10" in text
 
 
-def run_suite(pytestconfig: pytest.Config, *arguments: str) -> tuple[int, str]:
-    command = [sys.executable, "-m", "pytest", "-m", "perf", "-p", "no:cacheprovider", TESTS, *arguments]
-    done = subprocess.run(command, cwd=pytestconfig.rootpath, capture_output=True, text=True, timeout=240)
-    return done.returncode, done.stdout + done.stderr
-
-
-def test_every_approach_is_collected_on_both_stacks_without_a_gpu(pytestconfig: pytest.Config) -> None:
-    code, text = run_suite(pytestconfig, "-q", "--box=pcie_blackwell", "--collect-only")
+def test_every_approach_is_collected_on_both_stacks_without_a_gpu(suite: Suite) -> None:
+    code, text = suite("-m", "perf", TESTS, "-q", "--box=pcie_blackwell", "--collect-only")
     assert code == 0, text
     for name in re.findall(r"^\[approaches\.(\w+)\]", FILE.read_text(encoding="utf-8"), re.MULTILINE):
         assert f"test_outcome[{name}-cu128]" in text
@@ -150,14 +138,14 @@ def test_every_approach_is_collected_on_both_stacks_without_a_gpu(pytestconfig: 
     ("box", "said"), [("cpu", "those of box pcie_blackwell"), ("pcie_blackwell", "needs 8 x RTX PRO 6000 Blackwell")]
 )
 def test_what_this_machine_cannot_try_is_skipped_with_the_reason(
-    pytestconfig: pytest.Config, tmp_path: Path, box: str, said: str
+    suite: Suite, tmp_path: Path, box: str, said: str
 ) -> None:
     from fixtures.deployments import load_box
     from fixtures.deployments.hardware import detect, shortfall
 
     if box != "cpu" and shortfall(load_box(box).needs, detect()) is None:
         pytest.skip("this machine is the box: here the approaches are tried")
-    code, text = run_suite(pytestconfig, "-rs", f"--box={box}", f"--results={tmp_path / 'r'}")
+    code, text = suite("-m", "perf", TESTS, "-rs", f"--box={box}", f"--results={tmp_path / 'r'}")
     assert code == 0, text
     assert said in text
     assert "passed" not in text

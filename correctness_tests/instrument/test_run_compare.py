@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,20 +13,8 @@ from fixtures.campaign.compare_stacks_text import _FIRST
 from fixtures.gate.spec import VERDICTS
 from fixtures.records.correctness import ReplayChecked, write_correctness
 
-Compare = Callable[..., tuple[int, str]]
+Suite = Callable[..., tuple[int, str]]
 OLD = ENVIRONMENT | {"sglang": "0.5.10.post1", "torch": "2.9.1"}
-
-
-@pytest.fixture
-def compare(pytestconfig: pytest.Config) -> Compare:
-    """`pytest ARGUMENTS` in the project; exit code and text."""
-
-    def run(*arguments: str) -> tuple[int, str]:
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
-        done = subprocess.run(command, cwd=pytestconfig.rootpath, capture_output=True, text=True, timeout=240)
-        return done.returncode, done.stdout + done.stderr
-
-    return run
 
 
 @pytest.fixture
@@ -41,9 +27,9 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("form", ["a space", "a comma"])
-def test_two_stacks_from_what_is_stored(compare: Compare, form: str) -> None:
+def test_two_stacks_from_what_is_stored(suite: Suite, form: str) -> None:
     sides = ("--compare", "cu128", "cu130") if form == "a space" else ("--compare=cu128,cu130",)
-    code, text = compare(*sides)
+    code, text = suite(*sides)
     assert code == 0, text
     assert text.startswith("Stacks side by side: cu128 (old) and cu130 (new)")
     pinned = [line.split() for line in text.splitlines() if line.startswith("  pinned ")]
@@ -54,8 +40,8 @@ def test_two_stacks_from_what_is_stored(compare: Compare, form: str) -> None:
     assert "test session starts" not in text, "nothing is collected"
 
 
-def test_two_results_folders(compare: Compare, folders: tuple[Path, Path]) -> None:
-    code, text = compare(f"--compare={folders[0]},{folders[1]}")
+def test_two_results_folders(suite: Suite, folders: tuple[Path, Path]) -> None:
+    code, text = suite(f"--compare={folders[0]},{folders[1]}")
     assert code == 1, text
     differences = text.split("Approaches")[0]
     assert "0.5.10.post1" in differences
@@ -67,21 +53,21 @@ def test_two_results_folders(compare: Compare, folders: tuple[Path, Path]) -> No
     assert "regression: baseline_bs128 single_stream/decode_tok_s" in text.split("What cu130 changes")[1]
 
 
-def test_two_runs_on_one_stack_are_old_and_new(compare: Compare, folders: tuple[Path, Path], tmp_path: Path) -> None:
+def test_two_runs_on_one_stack_are_old_and_new(suite: Suite, folders: tuple[Path, Path], tmp_path: Path) -> None:
     again = tmp_path / "again"
     write_tried(again, "pcie_ipc", 120.0, at=80.0, environment=ENVIRONMENT | {"driver": "600.1"}, run="again")
     broken = ReplayChecked(2048, 4.0, 0.05, ("prompt-3: replay regret: token 7 is wrong",))
     write_correctness(correctness("pcie_ipc", replay=broken), again)
-    code, text = compare(f"--compare={folders[1]},{again}")
+    code, text = suite(f"--compare={folders[1]},{again}")
     assert code == 1, text
     changes = text.split("What new changes")[1]
     assert "breaks pcie_ipc: improves -> wrong output" in changes
     assert "600.1" in text
-    code, text = compare(f"--compare={again},{folders[1]}")
+    code, text = suite(f"--compare={again},{folders[1]}")
     assert "unblocks pcie_ipc: wrong output -> improves" in text
 
 
-def test_a_side_that_cannot_be_used_is_one_line(compare: Compare, folders: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_side_that_cannot_be_used_is_one_line(suite: Suite, folders: tuple[Path, Path], tmp_path: Path) -> None:
     cpu = tmp_path / "cpu"
     write_starts(cpu, "baseline", 50.0, box="cpu", stack="cpu")
     both = tmp_path / "both"
@@ -99,7 +85,7 @@ def test_a_side_that_cannot_be_used_is_one_line(compare: Compare, folders: tuple
         ("--compare=cu128,cu130", "--box=nobox"): "unknown box 'nobox'",
     }
     for arguments, said in cases.items():
-        code, text = compare(*arguments)
+        code, text = suite(*arguments)
         assert code == pytest.ExitCode.USAGE_ERROR, text
         assert "Traceback" not in text
         assert said in text, text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 
+import campaign_cases as gpu
 import pytest
 
 from fixtures.gate.paired import balanced_order
@@ -30,8 +31,8 @@ def write_starts(directory, count, *, speed=100.0, kv=20000.0, role="stage1", na
         values = {"environment": ENVIRONMENT, "metrics": metrics} | changes
         write_record(
             StartRecord(
-                id=f"{name}{index}", run="r", box="cpu", stack="cpu", deployment="baseline", role=role, index=index,
-                started_at=moment, finished_at=moment, **values,
+                id=f"{name}{index}", run="r", box="cpu", stack="cpu", role=role, index=index,
+                started_at=moment, finished_at=moment, **({"deployment": "baseline"} | values),
             ),
             directory,
         )
@@ -59,6 +60,7 @@ def saved(judge_folder, tmp_path):
     path = tmp_path / "baselines" / "cpu" / "cpu" / "baseline.json"
     assert path.exists(), text
     assert code == 0, text
+    assert "no comparable baseline is no fault here" in text
     assert json.loads(path.read_text())["reason"] == "ten good starts"
     return path
 
@@ -103,6 +105,70 @@ def test_no_baseline_is_saved_over_an_alarm(judge_folder, saved, tmp_path):
     assert code == 1, text
     assert "open alarm" in text
     assert saved.read_text() == before
+
+
+def test_what_a_run_did_not_ask_about_is_judged_before_it_is_saved(judge_folder, saved, tmp_path):
+    """A test file or `-k` asks about some metrics; a baseline replaces all."""
+    before = saved.read_text()
+    write_starts(tmp_path / "slow", 10, name="n", seed=3, speed=80)
+    code, text = judge_folder(tmp_path / "slow", "--save-baseline=the capacity is right", "-k", "capacity")
+    assert "kv_tokens" in text
+    assert code == 1, text
+    assert "single_stream/decode_tok_s: open alarm" in text
+    assert saved.read_text() == before
+
+
+def test_deployments_that_were_not_asked_about_are_not_saved(judge_folder, tmp_path):
+    write_starts(tmp_path / "two", 10)
+    write_starts(tmp_path / "two", 10, name="t", deployment="tp2")
+    code, text = judge_folder(tmp_path / "two", "--save-baseline=one of them")
+    assert code == 0, text
+    assert [path.stem for path in (tmp_path / "baselines").rglob("*.json")] == ["baseline"]
+
+
+def test_no_metric_of_a_baseline_is_lost(judge_folder, saved, tmp_path):
+    more = Metric("decode_tok_s", 50.0, "tok/s", "timing", "higher", "long_prompt", 12)
+    data = json.loads(saved.read_text())
+    known = data["metrics"]["single_stream/decode_tok_s"]
+    data["metrics"][more.key] = known | {"workload": "long_prompt"}
+    data["workloads"]["long_prompt"] = "w"
+    saved.write_text(json.dumps(data))
+    write_starts(tmp_path / "same", 10, name="n", seed=2)
+    code, text = judge_folder(tmp_path / "same", "--save-baseline=one workload")
+    assert code == 1, text
+    assert "long_prompt/decode_tok_s would be lost: measure all workloads" in text
+    assert json.loads(saved.read_text()) == data
+
+
+def test_a_stopped_run_saves_no_baseline(judge_folder, tmp_path, monkeypatch):
+    (tmp_path / "stopper.py").write_text("def pytest_runtest_teardown():\n    raise KeyboardInterrupt\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    write_starts(tmp_path / "ten", 10)
+    code, text = judge_folder(tmp_path / "ten", "--save-baseline=ten", "-p", "stopper")
+    assert code != 0, text
+    assert "baseline not saved: the run was stopped before its end" in text
+    assert not (tmp_path / "baselines").exists()
+
+
+def test_an_exact_metric_that_varies_is_left_out_of_a_baseline(judge_folder, tmp_path):
+    """Kept, it would fail every later run, whatever that measured."""
+    write_starts(tmp_path / "vary", 9)
+    write_starts(tmp_path / "vary", 1, name="o", kv=20001.0)
+    code, text = judge_folder(tmp_path / "vary", "--save-baseline=ten")
+    assert code == 0, text
+    assert "left out of the baseline of baseline: kv_tokens is 20000 to 20001 in these starts" in text
+    stored = json.loads((tmp_path / "baselines" / "cpu" / "cpu" / "baseline.json").read_text())
+    assert "kv_tokens" not in stored["metrics"]
+    assert "single_stream/decode_tok_s" in stored["metrics"]
+
+
+def test_starts_of_two_environments_are_no_run(judge_folder, saved, tmp_path):
+    """Two folders of one name copied into one, or a driver changed in between."""
+    write_starts(tmp_path / "mixed", 3, name="n", seed=2)
+    write_starts(tmp_path / "mixed", 2, name="o", seed=2, environment=ENVIRONMENT | {"machine": "b"})
+    code, text = judge_folder(tmp_path / "mixed")
+    assert code == EXIT_MEASUREMENT_FAILED, text
+    assert "are of two environments: machine" in text
 
 
 def test_too_few_starts_are_no_baseline(judge_folder, tmp_path):
@@ -158,6 +224,7 @@ def test_start_pairs_are_judged_again_from_their_records(judge_folder, tmp_path)
     assert code == 1, text
     assert "regression" in text
     assert "in 4 start pairs" in text
+    assert "other side" in text
     write_pairs(tmp_path / "same", [0.0] * 4)
     code, text = judge_folder(tmp_path / "same")
     assert code == 0, text
@@ -194,6 +261,20 @@ def test_start_pairs_are_not_taken_for_starts(judge_folder, tmp_path):
     assert "start pairs" in text
 
 
+def test_what_a_folder_holds_besides_is_told(judge_folder, saved, tmp_path):
+    """Records that are not judged must not be taken for judged ones."""
+    folder = tmp_path / "mixed"
+    write_starts(folder, 5, name="n", seed=2)
+    assert "not judged" not in judge_folder(folder)[1]
+    write_pairs(folder, [0.0] * 2)
+    records = json.loads((folder / "n0.start.json").read_text())
+    (folder / "other.start.json").write_text(json.dumps(records | {"id": "other", "box": "pcie_blackwell"}))
+    code, text = judge_folder(folder)
+    assert code == 0, text
+    assert "1 records of box pcie_blackwell not judged" in text
+    assert "4 starts of pairs not judged" in text
+
+
 def test_only_the_recorded_workloads_are_asked_for(judge_records, saved, tmp_path):
     """A narrowed run is judged again by the command that it prints, which names the folder alone."""
     write_starts(tmp_path / "same", 5, name="n", seed=2)
@@ -201,3 +282,25 @@ def test_only_the_recorded_workloads_are_asked_for(judge_records, saved, tmp_pat
     assert code == 0, text
     assert "concurrency" not in text
     assert "measurement failed" not in text
+
+
+def test_records_are_judged_by_their_own_stack_wherever_that_is(suite, tmp_path):
+    """On a laptop, or in the environment of the other stack, their baselines are the same."""
+    def judge(folder, *arguments):
+        given = ("-m", "perf", "--box=pcie_blackwell", f"--baselines={tmp_path / 'baselines'}")
+        return suite(*given, "--deployment=baseline_bs128", "--workload=single_stream", f"--from-results={folder}",
+                     *arguments)
+
+    gpu.write_starts(tmp_path / "old", "baseline_bs128", 89.5, stack="cu128")
+    code, text = judge(tmp_path / "old", "-k", "decode_rate", "--save-baseline=ten")
+    assert code == 0, text
+    assert [path.parent.name for path in (tmp_path / "baselines").rglob("*.json")] == ["cu128"]
+    gpu.write_starts(tmp_path / "slow", "baseline_bs128", 70.0, stack="cu128", run="n")
+    code, text = judge(tmp_path / "slow", "-k", "decode_rate")
+    assert "stack cu128" in text
+    assert code == 1, text
+    assert "regression" in text
+    gpu.write_starts(tmp_path / "odd", "baseline_bs128", 70.0, stack="cpu")
+    code, text = judge(tmp_path / "odd")
+    assert code == pytest.ExitCode.USAGE_ERROR, text
+    assert "its records are of stack cpu, and box pcie_blackwell has cu128, cu130" in text

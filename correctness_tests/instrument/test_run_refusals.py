@@ -21,7 +21,8 @@ def run_suite(pytestconfig, tmp_path):
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "KIMI_"))}
         environment["TMPDIR"] = str(tmp_path)  # a machine lock of its own, whoever measures here
         command = [sys.executable, "-m", "pytest", "-m", "perf", "-p", "no:cacheprovider", "-q"]
-        results = [] if any(each.startswith("--results") for each in arguments) else [f"--results={tmp_path / 'r'}"]
+        given = any(each.startswith(("--results", "--from-results")) for each in arguments)
+        results = [] if given else [f"--results={tmp_path / 'r'}"]
         return subprocess.run(
             [*command, *results, *arguments], cwd=pytestconfig.rootpath, env=environment | variables,
             capture_output=True, text=True, timeout=240,
@@ -54,6 +55,7 @@ CASES = {
     "negative confirmation": (["--confirm-starts=-1"], "--confirm-starts -1"),
     "no time": (["--max-minutes=0"], "--max-minutes 0"),
     "odd blocks": (["--against=baseline", "--blocks=3"], "--blocks 3: give an even number"),
+    "a baseline of few": (["--save-baseline=ok", "--starts=9"], "--save-baseline: 9 starts are too few.*--starts 10"),
     "no reason": (["--save-baseline= "], "give the reason"),
     "records of an unset variable": (["--from-results="], '--from-results "": give a value'),
     "an empty side": (["--against="], '--against "": give a value'),
@@ -62,6 +64,14 @@ CASES = {
     "one file for two": (["--html=/tmp/x", "--markdown=/tmp/x"], "--html and --markdown /tmp/x: are the same file"),
     "a history without its page": (["--history=/tmp"], "--history: is shown on the page: give --html"),
     "baselines in a file": (["--baselines=/etc/passwd"], "--baselines /etc/passwd: is no folder"),
+    "a folder for records that are there": (
+        ["--from-results=/tmp", "--results=/tmp/r"], "--results /tmp/r: nothing is measured with --from-results"
+    ),
+    "a time to judge in": (
+        ["--from-results=/tmp", "--max-minutes=3"], "--max-minutes 3.0: nothing is measured with --from-results"
+    ),
+    "a page below a file": (["--html=/etc/passwd/x.html"], "--html /etc/passwd/x.html: /etc/passwd: Not a directory"),
+    "a page where none can be": (["--html=/proc/x.html"], "--html /proc/x.html: /proc: .*that can be written"),
     "workers": (["-n2"], "never share the machine"),
     "no records": (["--from-results=/nonexistent"], "/nonexistent: no such folder"),
     "results in the way": (["--results=/proc/version/x"], "/proc/version/x.*give a writable folder"),
@@ -81,6 +91,7 @@ def test_the_options_are_checked_first(run_suite, case):
 BOX_FAULTS = {
     "TOML syntax": (lambda text: text + "\n[broken\n", r"cpu\.toml: not valid TOML: .*line \d+"),
     "unknown key": (lambda text: text + "\nsurprise = 1\n", "surprise"),
+    "unknown stack": (lambda text: text.replace('["cpu"]', '["cpuu"]'), r"cpu\.toml:3: stacks: unknown stack 'cpuu'"),
     "wrong type": (lambda text: text.replace("max_running_requests = 48", 'max_running_requests = "48"'), "48"),
     "missing model path": (
         lambda text: text.replace('model = "tiny_pair:target"', 'model = "/nonexistent/model"'), "/nonexistent/model"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,25 +27,27 @@ def pytest_collection_finish(session):
 """
 
 
-def run(root: Path, folder: Path, *arguments: str) -> str:
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
-    environment["PYTHONPATH"] = os.pathsep.join([str(folder), str(root)])
-    command = [sys.executable, "-m", "pytest", "-p", "fixtures.plugin", "-p", "no:cacheprovider"]
-    done = subprocess.run(
-        [*command, "--box=cpu", f"--results={folder / 'results'}", *arguments],
-        cwd=root, env=environment, capture_output=True, text=True, timeout=240,
-    )
-    assert done.returncode in (0, 1), done.stdout + done.stderr
-    return done.stdout
+@pytest.fixture
+def run(suite: Callable[..., tuple[int, str]], pytestconfig: pytest.Config, tmp_path: Path) -> Callable[..., str]:
+    """Run these tests with the suite's plugin; the text."""
+
+    def ask(*arguments: str) -> str:
+        path = os.pathsep.join([str(tmp_path), str(pytestconfig.rootpath)])
+        given = ("-p", "fixtures.plugin", "--box=cpu", f"--results={tmp_path / 'results'}")
+        code, text = suite(*given, *arguments, PYTHONPATH=path)
+        assert code in (0, 1), text
+        return text
+
+    return ask
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "two workers"])
 def test_every_planted_fault_has_its_line(
-    workers: tuple[str, ...], pytestconfig: pytest.Config, tmp_path: Path
+    workers: tuple[str, ...], run: Callable[..., str], tmp_path: Path
 ) -> None:
     planting = tmp_path / "test_planting.py"
     planting.write_text(PLANTING)
-    text = run(pytestconfig.rootpath, tmp_path, str(planting), *workers)
+    text = run(str(planting), *workers)
     _, _, table = text.partition("planted faults of speculation")
     lines = {line.split()[0]: line for line in table.splitlines() if "plain" in line}
     assert lines.keys() == {"mask_leak", "draft_dead", "stop_missed"}
@@ -55,23 +56,24 @@ def test_every_planted_fault_has_its_line(
     assert "fails (25%)" in lines["mask_leak"]
 
 
-def test_a_run_without_planted_faults_has_no_table(pytestconfig: pytest.Config, tmp_path: Path) -> None:
+def test_a_run_without_planted_faults_has_no_table(run: Callable[..., str], tmp_path: Path) -> None:
     quiet = tmp_path / "test_quiet.py"
     quiet.write_text("def test_nothing():\n    pass\n")
-    assert "planted faults" not in run(pytestconfig.rootpath, tmp_path, str(quiet))
+    assert "planted faults" not in run(str(quiet))
 
 
-def test_tests_that_switch_one_servers_faults_share_a_worker(pytestconfig: pytest.Config, tmp_path: Path) -> None:
+def test_tests_that_switch_one_servers_faults_share_a_worker(run: Callable[..., str], tmp_path: Path) -> None:
     """Two workers that switch faults of one server would judge each other's."""
     (tmp_path / "groups_told.py").write_text(GROUPS)
     where = "correctness_tests/speculation"
-    text = run(pytestconfig.rootpath, tmp_path, where, "--collect-only", "-q", "-p", "groups_told")
+    text = run(where, "--collect-only", "-q", "-p", "groups_told")
     told = [line.split(maxsplit=1)[1].rsplit(maxsplit=1) for line in text.splitlines() if line.startswith("GROUPS ")]
     groups = dict(told)
     assert all(group.startswith("speculation") for group in groups.values()), groups
+    switching = ("test_a_planted_fault_is_caught", "test_a_fault_of_sampled", "test_decaying")
     switched = {
         group for name, group in groups.items()
-        if name.startswith(("test_a_planted_fault_is_caught", "test_decaying")) and "aux_layers_first" not in name
+        if name.startswith(switching) and "aux_layers_first" not in name
     }
     parallel = {group for name, group in groups.items() if name.startswith("test_a_fault_of_an_all_reduce")}
     assert len(switched) == len(parallel) == 1

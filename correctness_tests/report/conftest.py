@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +28,7 @@ class Judged:
 
 
 @pytest.fixture
-def judge(pytestconfig: pytest.Config, tmp_path: Path) -> Callable[..., Judged]:
+def judge(suite: Callable[..., tuple[int, str]], tmp_path: Path) -> Callable[..., Judged]:
     """Judge `count` starts that are `slower` by this share; `fail` makes the last one a failed start."""
 
     def run(slower: float = 0.0, *options: str, count: int = 5, fail: bool = False) -> Judged:
@@ -46,30 +43,12 @@ def judge(pytestconfig: pytest.Config, tmp_path: Path) -> Callable[..., Judged]:
             records[-1].failure = {"cause": "killed", "message": "the server was killed", "lines": ["last words"]}
         for record in records:
             write_record(record, results)
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "pytest",
-                "-m",
-                "perf",
-                "-p",
-                "no:cacheprovider",
-                "--box=cpu",
-                f"--deployment={DEPLOYMENT}",
-                "--workload=single_stream",
-                f"--from-results={results}",
-                f"--baselines={baselines}",
-                *(option.replace("@", f"{tmp_path}/") for option in options),
-            ],
-            cwd=pytestconfig.rootpath,
-            # A worker of xdist tells by its environment that it is one; pytest-benchmark then writes no file.
-            env={key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")},
-            capture_output=True,
-            text=True,
-            timeout=240,
+        code, text = suite(
+            "-m", "perf", "--box=cpu", f"--deployment={DEPLOYMENT}", "--workload=single_stream",
+            f"--from-results={results}", f"--baselines={baselines}",
+            *(option.replace("@", f"{tmp_path}/") for option in options),
         )
-        return Judged(done.returncode, done.stdout + done.stderr, tmp_path)
+        return Judged(code, text, tmp_path)
 
     return run
 

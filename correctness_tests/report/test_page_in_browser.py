@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 import math
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -41,7 +39,7 @@ def full(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def real(tmp_path_factory, pytestconfig):
+def real(tmp_path_factory, suite):
     """The page that a run on a machine without a GPU gives: its records, judged without a baseline."""
     folder = tmp_path_factory.mktemp("real") / "run"
     folder.mkdir()
@@ -49,27 +47,11 @@ def real(tmp_path_factory, pytestconfig):
         name = re.search(r'"id":"([^"]+)"', line)[1]
         (folder / f"{name}.start.json").write_text(line, encoding="utf-8")
     path = folder / "page.html"
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-m",
-            "perf",
-            "-p",
-            "no:cacheprovider",
-            "--box=cpu",
-            f"--html={path}",
-            f"--from-results={folder}",
-            f"--history={folder.parent}",
-            f"--baselines={folder / 'none'}",
-        ],
-        cwd=pytestconfig.rootpath,
-        capture_output=True,
-        text=True,
-        timeout=240,
+    _, text = suite(
+        "-m", "perf", "--box=cpu", f"--html={path}", f"--from-results={folder}", f"--history={folder.parent}",
+        f"--baselines={folder / 'none'}",
     )
-    assert path.exists(), done.stdout + done.stderr
+    assert path.exists(), text
     return path
 
 
