@@ -15,13 +15,14 @@ from fixtures.campaign.asked import questions_of
 from fixtures.campaign.loading import load_approaches
 from fixtures.campaign.outcome_record import record_lines
 from fixtures.campaign.outcomes import Change, Outcome
-from fixtures.campaign.speed import judge_speed
+from fixtures.campaign.speed import _MACHINE, judge_speed
 from fixtures.campaign.trial import ArmOutcome, active, arm_outcome, tried
 from fixtures.deployments import load_box
 from fixtures.errors import RecordError
 from fixtures.gate.baselines import Baseline, BaselineMetric
 from fixtures.gate.spec import Judgement
 from fixtures.records.correctness import AllReduceChecked, ReplayChecked, read_correctness, write_correctness
+from fixtures.records.environment import fingerprint
 from fixtures.records.start import StartRecord
 
 GPU = load_box(BOX)
@@ -228,12 +229,20 @@ def test_what_an_approach_sets_may_differ_and_nothing_else(component: str, compa
 
 def test_another_stack_shares_the_machine_only() -> None:
     across = Arm(GPU.deployment("baseline_bs128"), GPU.deployment("baseline_bs128"), "cu128")
-    other = {**start("baseline_bs128", 0, 89.5).environment, "torch": "2.9.1", "sglang": "0.5.10.post1"}
-    first = starts("baseline_bs128", 89.5)
+    here = {**start("baseline_bs128", 0, 89.5).environment, "kernel": "6.8.0", "kernels": "0.4.10", "gpus": "eight"}
+    other = {**here, "torch": "2.9.1", "sglang": "0.5.10.post1", "kernels": "0.3.21", "python": "3.12.1"}
+    first = starts("baseline_bs128", 89.5, environment=here)
     assert judge_speed(across, first, [], [], baseline(89.5, environment=other), family=1).verdict == "no change"
-    moved = {**other, "machine": "b"}
-    found = judge_speed(across, first, [], [], baseline(89.5, environment=moved), family=1)
-    assert found.verdict == "no comparable baseline"
+    for component in ("machine", "kernel", "gpus"):
+        moved = {**other, component: "b"}
+        found = judge_speed(across, first, [], [], baseline(89.5, environment=moved), family=1)
+        assert found.verdict == "no comparable baseline"
+        assert component in found.reason
+
+
+def test_what_is_the_machine_is_called_as_the_fingerprint_calls_it() -> None:
+    """A component that is renamed must not silently leave the comparison of two stacks on one machine."""
+    assert {*fingerprint()} >= _MACHINE - {"gpu count", "model"}
 
 
 # --- What is kept.
