@@ -6,6 +6,11 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+from fixtures.deployments import load_box
+from fixtures.deployments.command import server_environment
+from fixtures.gate.fingerprint import differing
 from fixtures.records import environment
 from fixtures.records.configuration import effective_arguments, model_digest
 
@@ -31,6 +36,39 @@ def test_what_the_server_is_started_with_counts(monkeypatch):
 
 def test_a_folder_for_counters_does_not_count():
     assert "$SGLANG_PASS_COUNTERS" not in environment.fingerprint({"SGLANG_PASS_COUNTERS": "/somewhere"})
+
+
+@pytest.fixture
+def tactics(tmp_path, monkeypatch):
+    """What FlashInfer leaves behind once PCIe-IPC has been tuned on this machine."""
+    folder = tmp_path / ".cache" / "flashinfer" / "0.7.2" / "autotune"
+    folder.mkdir(parents=True)
+    monkeypatch.setenv("FLASHINFER_WORKSPACE_BASE", str(tmp_path))
+    monkeypatch.delenv(environment.PCIE_IPC_VARIABLE, raising=False)
+    return folder / "pcie_ipc_all_reduce_ws8.json"
+
+
+def test_tuning_pcie_ipc_leaves_every_other_deployment_comparable(tactics):
+    box = load_box("pcie_blackwell")
+    plain, tuned = (server_environment(box.deployment(name), "0.5.23") for name in ("baseline_bs128", "pcie_ipc"))
+    before, without = environment.fingerprint(plain), environment.fingerprint(tuned)
+    tactics.write_text("{}")
+    assert environment.fingerprint(plain) == before
+    digest = {"pcie_ipc tactics": environment.file_digest(tactics)}
+    assert environment.fingerprint(tuned) == without | digest
+    assert without != without | digest
+
+
+def test_a_baseline_from_before_pcie_ipc_was_tuned_still_compares(tactics):
+    tactics.write_text("{}")
+    found = environment.fingerprint({}) | {"machine": "a"}
+    assert differing(found | {"pcie_ipc tactics": "absent"}, found) == []
+
+
+@pytest.mark.parametrize(("value", "counts"), [("1", True), ("True", True), ("yes", True), ("0", False), ("", False)])
+def test_pcie_ipc_is_switched_on_as_sglang_reads_its_variable(tactics, value, counts):
+    found = environment.pcie_ipc_tactics({environment.PCIE_IPC_VARIABLE: value})
+    assert found == ({"pcie_ipc tactics": "absent"} if counts else {})
 
 
 def test_gpus_come_from_nvidia_smi(tmp_path, monkeypatch):

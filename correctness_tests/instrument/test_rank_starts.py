@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from fixtures.allreduce.latency import latency_metrics
 from fixtures.allreduce.ranks import Launchers
+from fixtures.records.environment import PCIE_IPC_VARIABLE
 from fixtures.records.start import StartRecord
 from fixtures.records.store import read_records, write_record
 from fixtures.session.rank_starts import Ranks, measure_ranks, ranks_record, recorded_ranks, runnable_ranks
@@ -42,6 +45,30 @@ def test_a_start_of_ranks_is_a_whole_record(launchers, tmp_path):
         assert len(read.all_reduces[workload]["seconds"]) == 20
         assert f"workload {workload}" in read.environment
     assert read.seconds["timing all-reduces"] > 0
+
+
+@pytest.mark.parametrize(("backend", "tuned"), [("sglang_pcie_ipc", True), ("gloo", False)])
+def test_only_ranks_of_pcie_ipc_depend_on_what_was_tuned_for_it(backend, tuned, tmp_path, monkeypatch):
+    """Their first start writes it, and has to be comparable with the second one."""
+    monkeypatch.setenv("FLASHINFER_WORKSPACE_BASE", str(tmp_path))
+    monkeypatch.delenv(PCIE_IPC_VARIABLE, raising=False)
+
+    class Group(nullcontext):
+        def __enter__(self):
+            written = tmp_path / ".cache" / "flashinfer" / "pcie_ipc_all_reduce_ws2.json"
+            written.parent.mkdir(parents=True, exist_ok=True)
+            written.write_text("{}")
+
+        def time(self, *_, **__):
+            return [1e-4] * 20
+
+    launchers = SimpleNamespace(group=lambda *_: Group())
+    ranks = dataclasses.replace(RANKS, backend=backend)
+    empty = [ranks_record(ranks, "stage1", index, "r", "cpu", "cpu") for index in range(2)]
+    made = [measure_ranks(ranks, launchers, each, tmp_path, quiet) for each in empty]
+    assert [record.status for record in made] == ["ok", "ok"], made[0].failure
+    assert made[0].environment == made[1].environment
+    assert (made[0].environment.get("pcie_ipc tactics", "absent") != "absent") is tuned
 
 
 def test_ranks_that_die_are_a_failed_measurement(launchers, tmp_path):
