@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -95,6 +96,19 @@ def test_stored_baselines(tmp_path: Path) -> None:
     found = compare_sides(sides[0], sides[1], load_approaches())
     assert [each.component for each in found.differences] == ["cuda", "sglang"]
     assert [each.verdict for each in found.metrics] == ["regression"]
+
+
+def test_a_stored_p99_has_the_requests_that_it_was_saved_with(tmp_path: Path) -> None:
+    """The file does not keep their number; a p99 of too few is never measured."""
+    key = "single_stream/ttft_p99_ms"
+    for stack, seed in (("cu128", 1), ("cu130", 2)):
+        ids = tuple(f"{stack}-{index}" for index in range(10))
+        figures = tuple(30 * np.exp(np.random.default_rng(seed).normal(0, 0.003, 10)))
+        metric = BaselineMetric(key, "ttft_p99_ms", "single_stream", "ms", "timing", "lower", figures, ids)
+        stored = Baseline("pcie_blackwell", stack, "baseline_bs128", "measured", "first", "2026-07-01T00:00:00Z")
+        write_baseline(replace(stored, metrics={key: metric}, starts=ids), tmp_path)
+    sides = [side_of_baselines(tmp_path, "pcie_blackwell", stack) for stack in ("cu128", "cu130")]
+    assert [each.verdict for each in compare_sides(sides[0], sides[1], {}).metrics] == ["no change"]
 
 
 def test_a_reported_figure_is_compared_as_such_and_never_as_a_measurement(tmp_path: Path) -> None:

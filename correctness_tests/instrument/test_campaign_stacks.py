@@ -8,13 +8,22 @@ import numpy as np
 import pytest
 
 from fixtures.campaign.approach import RecordedOutcome
-from fixtures.campaign.compare_stacks import Side, StackComparison, compare_stacks, side
+from fixtures.campaign.compare_stacks import (
+    MetricChange,
+    Samples,
+    Side,
+    StackComparison,
+    compare_stacks,
+    side,
+)
 from fixtures.campaign.compare_stacks_text import render
 from fixtures.campaign.loading import load_approaches
 from fixtures.campaign.outcomes import Outcome
-from fixtures.campaign.stack_judge import gate
+from fixtures.campaign.stack_judge import WAYS, gate
+from fixtures.gate.multiplicity import joint_alarm, levels
+from fixtures.gate.spec import POLICY, Judgement
 from fixtures.records.metric import Metric
-from fixtures.records.start import StartRecord
+from fixtures.records.start import Role, StartRecord
 
 CU128 = {
     "cuda": "12.8.90",
@@ -42,17 +51,18 @@ def starts(
     deployment: str = "baseline_bs128",
     all_reduces: float = 122,
     seed: int = 1,
+    role: Role = "stage1",
 ) -> list[StartRecord]:
     random = np.random.default_rng(seed)
     made = []
     for index in range(count):
         record = StartRecord(
-            id=f"{stack}-{deployment}-{index}",
+            id=f"{stack}-{deployment}-{role}-{index}",
             run="r",
             box="pcie_blackwell",
             stack=stack,
             deployment=deployment,
-            role="stage1",
+            role=role,
             index=index,
             started_at="2026-07-01T00:00:00.000Z",
             environment=dict(environment),
@@ -164,3 +174,132 @@ def test_two_empty_sides_say_so() -> None:
     text = render(compare_stacks(*empty, load_approaches(), gate(1)))
     assert "no start is on record" in text
     assert "none is on record on either stack" in text
+
+
+RATE = ("baseline_bs128", "single_stream/decode_tok_s")
+
+
+def judged(new: list[StartRecord], old: list[StartRecord] | None = None, family: int = 2) -> MetricChange:
+    """The decode rate of the new stack, against ten starts at 89.5 tok/s unless others are given."""
+    old = old or starts("cu128", 89.5, environment=CU128)
+    found = compare_stacks(side("cu128", old), side("cu130", new), {}, gate(family))
+    return next(each for each in found.metrics if (each.deployment, each.key) == RATE)
+
+
+def new_starts(rate: float, count: int = 10, role: Role = "stage1") -> list[StartRecord]:
+    return starts("cu130", rate, environment=CU130, count=count, seed=7, role=role)
+
+
+def noisy_starts() -> list[StartRecord]:
+    """Five that are 3.2 % slower with a CV of 2.4 %: enough for a suspicion (p of about 0.02), not for one look."""
+    made = new_starts(89.5, 5)
+    for record, rate in zip(made, (88.0, 84.0, 87.0, 89.0, 85.0), strict=True):
+        record.metrics[0] = replace(record.metrics[0], value=rate)
+    return made
+
+
+def reason(change: MetricChange) -> str:
+    assert change.judgement is not None
+    return change.judgement.reason
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(-0.08, "regression"), (0.08, "improvement"), (0.01, "no change")])
+@pytest.mark.parametrize("count", [5, 10])
+def test_one_look_calls_what_nobody_can_confirm_any_more(share: float, verdict: str, count: int) -> None:
+    found = judged(new_starts(89.5 * (1 + share), count))
+    assert found.verdict == verdict
+    if verdict != "no change":
+        assert f"in one look at {count} starts" in reason(found)
+
+
+def test_a_suspicion_that_one_look_cannot_settle_says_what_to_do() -> None:
+    found = judged(noisy_starts())
+    assert found.verdict == "too noisy to tell"
+    assert reason(found).startswith("suspected: ")
+    assert "measure the new side with more --starts" in reason(found)
+    assert "confirm" not in reason(found)
+
+
+@pytest.mark.parametrize(
+    ("fresh", "count", "verdict", "said"),
+    [
+        (89.5, 5, "no change", "stage 2 did not confirm"),
+        (83.0, 5, "regression", "confirmed by 5 fresh starts"),
+        (89.5, 3, "too noisy to tell", "its fresh starts do not show it"),
+        (83.0, 3, "regression", "in one look at 5 starts"),
+    ],
+)
+def test_confirming_starts_are_not_pooled_with_those_they_confirm(
+    fresh: float, count: int, verdict: str, said: str
+) -> None:
+    found = judged([*new_starts(fresh, count, "stage2"), *new_starts(83.0, 5)])
+    assert (found.verdict, said in reason(found)) == (verdict, True), reason(found)
+    assert found.new is not None
+    assert (len(found.new.values), found.new.confirming) == (5 + count, count)
+
+
+@pytest.mark.parametrize("family", [1, 10, 80])
+def test_all_ways_to_call_an_unchanged_metric_hold_its_share_of_the_false_alarms(family: int) -> None:
+    found = judged(new_starts(82.0), family=family).judgement
+    assert isinstance(found, Judgement)
+    assert found.verdict == "regression"
+    limits = levels(WAYS * family, 10, 5, 5)
+    rho = 0.1 / (0.1 + 0.2)
+    confirmed = sum(joint_alarm(limits.stage1, level, rho) for level in (limits.stage2, limits.far))
+    assert found.level + limits.single + confirmed <= POLICY.run_false_alarms / family * 1.0001
+
+
+def test_unchanged_stacks_raise_no_more_alarms_than_that() -> None:
+    random = np.random.default_rng(11)
+    judge, alarms, draws = gate(1), 0, 1000
+    metric = starts("cu128", 89.5, environment=CU128, count=1)[0].metrics[0]
+    for _ in range(draws):
+        old, first, fresh = (tuple(np.exp(random.normal(0, 0.03, count))) for count in (10, 5, 5))
+        # the new side has fresh starts where its own run saw an alarm, which that of another baseline may be
+        confirming = 5 if np.mean(first) < 0.99 else 0
+        new = Samples(metric, first + fresh[:confirming], confirming=confirming)
+        alarms += judge(metric, Samples(metric, old), new).verdict == "regression"
+    assert alarms <= POLICY.run_false_alarms * draws
+
+
+def test_a_metric_that_could_not_be_judged_counts_and_is_named() -> None:
+    old = starts("cu128", 89.5, environment=CU128, count=5)
+    found = compare_stacks(side("cu128", old), side("cu130", new_starts(80.0)), {}, gate(2))
+    assert [each.key for each in found.not_measured] == ["single_stream/decode_tok_s"]
+    assert found.worse
+    text = render(found).split("What cu130 changes")[1]
+    assert "measurement failed: baseline_bs128 single_stream/decode_tok_s: the baseline has 5 starts" in text
+    assert "nothing" not in text
+
+
+@pytest.mark.parametrize(("old_fails", "counts"), [(False, True), (True, False)])
+def test_a_deployment_of_which_every_new_start_failed_counts_and_is_named(old_fails: bool, counts: bool) -> None:
+    """Unless that is nothing new."""
+    old, new = (starts(stack, 60.0, environment={}, count=3, deployment="eagle3") for stack in ("cu128", "cu130"))
+    for record in [*new, *(old if old_fails else [])]:
+        record.status = "measurement failed"
+    both = [*old, *new, *starts("cu128", 89.5, environment={}), *new_starts(89.5)]
+    found = compare_stacks(side("cu128", both), side("cu130", both), {}, gate(2))
+    assert (found.lost, found.worse) == ((("eagle3",), True) if counts else ((), False))
+    assert ("every start of eagle3 on cu130 failed" in render(found)) is counts
+
+
+@pytest.mark.parametrize(
+    ("new", "said"),
+    [
+        (starts("cu130", 89.5, environment={}, seed=2), "nothing: every outcome and every metric is as it was"),
+        (noisy_starts(), "too noisy to tell: baseline_bs128 single_stream/decode_tok_s"),
+        (
+            starts("cu130", 89.5, environment={}, deployment="other"),
+            "only on the old stack: baseline_bs128 single_stream/all_reduces_per_pass and 1 more",
+        ),
+        ([], "only on the old stack: baseline_bs128"),
+    ],
+)
+def test_nothing_changed_only_where_every_verdict_says_so(new: list[StartRecord], said: str) -> None:
+    old = starts("cu128", 89.5, environment={})
+    text = render(compare_stacks(side("cu128", old), side("cu130", new), {}, gate(2))).split("What cu130 changes")[1]
+    assert said in text
+    assert ("nothing" in text) is said.startswith("nothing")
+    empty = Side("cu128", {}, {}, {}), Side("cu130", {}, {}, {})
+    assert "nothing: no metric is on record" in render(compare_stacks(*empty, {}, gate(1)))

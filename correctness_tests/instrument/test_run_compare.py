@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from campaign_cases import ENVIRONMENT, correctness, write_starts, write_tried
+from campaign_cases import ENVIRONMENT, correctness, write_failed, write_starts, write_tried
 
 from fixtures.campaign.compare_stacks_text import _FIRST
 from fixtures.gate.spec import VERDICTS
@@ -65,6 +65,29 @@ def test_two_runs_on_one_stack_are_old_and_new(suite: Suite, folders: tuple[Path
     assert "600.1" in text
     code, text = suite(f"--compare={again},{folders[1]}")
     assert "unblocks pcie_ipc: wrong output -> improves" in text
+
+
+@pytest.mark.parametrize(
+    ("starts", "rate", "code", "said"),
+    [
+        (10, 89.5, 0, "components differ"),
+        (10, 82.3, 1, "regression: baseline_bs128 single_stream/decode_tok_s"),
+        (5, 89.5, 1, "measurement failed: baseline_bs128 single_stream/decode_tok_s: the baseline has 5 starts"),
+        (10, None, 1, "every start of baseline_bs128 on cu130 failed"),
+    ],
+)
+def test_the_exit_code_is_1_for_what_got_worse_or_was_not_measured(
+    suite: Suite, tmp_path: Path, starts: int, rate: float | None, code: int, said: str
+) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    write_starts(old, "baseline_bs128", 89.5, starts, stack="cu128", environment=OLD)
+    if rate is None:
+        write_failed(new, "baseline_bs128", "crash")
+    else:
+        write_starts(new, "baseline_bs128", rate)
+    found, text = suite(f"--compare={old},{new}")
+    assert found == code, text
+    assert said in text.split("What cu130 changes")[1]
 
 
 def test_a_side_that_cannot_be_used_is_one_line(suite: Suite, folders: tuple[Path, Path], tmp_path: Path) -> None:
