@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import shlex
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -109,7 +110,7 @@ def write_latencies(directory, count, *, slower=1.0, role="stage1", name="s", se
         write_record(record, directory)
 
 
-def test_a_slower_all_reduce_is_a_regression(judge_folder, tmp_path):
+def test_a_slower_all_reduce_is_a_regression_and_says_how_to_measure_it_again(judge_folder, suite, tmp_path):
     write_latencies(tmp_path / "old", 10)
     code, text = judge_folder(tmp_path / "old", "--save-baseline=ten good starts")
     assert code == 0, text
@@ -127,6 +128,12 @@ def test_a_slower_all_reduce_is_a_regression(judge_folder, tmp_path):
     assert code == 1, text
     assert "regression" in text
     assert "confirmed by 5 fresh starts" in text
+
+    (line,) = [line for line in text.splitlines() if line.startswith("next: ")]
+    code, collected = suite(*shlex.split(line.partition("pytest ")[2]), "--collect-only", "-q")
+    assert code == 0, collected
+    assert "test_all_reduce_latency[" in collected
+    assert "test_decode_rate" not in collected
 
 
 def test_old_records_without_all_reduces_are_still_read():

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+import re
+import shlex
 
 import campaign_cases as gpu
 import pytest
 
+from fixtures.deployments.loading import FOLDER
 from fixtures.gate.paired import balanced_order
 from fixtures.records.metric import Metric
 from fixtures.records.start import StartRecord
@@ -276,7 +279,7 @@ def test_what_a_folder_holds_besides_is_told(judge_folder, saved, tmp_path):
 
 
 def test_only_the_recorded_workloads_are_asked_for(judge_records, saved, tmp_path):
-    """A narrowed run is judged again by the command that it prints, which names the folder alone."""
+    """The folder of a narrowed run says by itself what was asked for."""
     write_starts(tmp_path / "same", 5, name="n", seed=2)
     code, text = judge_records(tmp_path / "same")
     assert code == 0, text
@@ -304,3 +307,34 @@ def test_records_are_judged_by_their_own_stack_wherever_that_is(suite, tmp_path)
     code, text = judge(tmp_path / "odd")
     assert code == pytest.ExitCode.USAGE_ERROR, text
     assert "its records are of stack cpu, and box pcie_blackwell has cu128, cu130" in text
+
+
+def test_the_commands_that_a_run_prints_ask_the_same_question(suite, saved, tmp_path):
+    """With a box file and baselines of one's own, narrowed, in a folder with a space in its name."""
+    box = tmp_path / "my box" / "cpu.toml"
+    box.parent.mkdir()
+    box.write_text((FOLDER / "cpu.toml").read_text())
+    write_starts(tmp_path / "slow ones", 5, name="n", seed=3, speed=80)
+    write_starts(tmp_path / "slow ones", 5, name="f", seed=4, speed=80, role="stage2")
+    given = f"--box={box}", f"--baselines={tmp_path / 'baselines'}", "--deployment=baseline", "--workload=single_stream"
+    code, text = suite("-m", "perf", f"--from-results={tmp_path / 'slow ones'}", *given)
+    assert code == 1, text
+    again = printed(text, "judge these records again")
+    assert {*given} <= {*again}
+    assert suite(*again)[0] == 1
+    assert counts(suite(*again)[1]) == counts(text)
+    code, collected = suite(*printed(text, "and measure again"), "--collect-only", "-q")
+    assert code == 0, collected
+    assert "test_decode_rate[baseline-single_stream]" in collected
+    assert "eagle3" not in collected
+
+
+def printed(text, before):
+    """The arguments of the command that follows these words in a run's summary."""
+    (line,) = [line for line in text.splitlines() if f"{before}: pytest " in line]
+    return shlex.split(line.split(f"{before}: pytest ")[1])
+
+
+def counts(text):
+    """How many verdicts of each kind a run's summary counts."""
+    return {line for line in text.splitlines() if re.match(r"\d+ (regression|improvement|no change|too noisy)", line)}

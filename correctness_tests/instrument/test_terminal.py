@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from fixtures.gate.spec import VERDICTS, Judgement
-from fixtures.report.next_steps import measure_again, next_step
+from fixtures.report.next_steps import LATENCY_TESTS, Repeat
 from fixtures.report.terminal import STYLES, render
 from fixtures.report.verdicts import SIGNS, figure
 
@@ -93,7 +95,37 @@ def test_quiet_shows_only_what_blocks():
 
 def test_the_next_step_is_a_command_that_repeats_the_measurement():
     found = judged("single_stream/ttft_ms", "regression", 1.1)
-    step = next_step("cpu", "eagle3", found, starts=1)
+    step = Repeat("cpu", 1).next_step("eagle3", found)
     assert step.endswith("pytest -m perf --box=cpu --deployment=eagle3 --workload=single_stream --starts=5")
-    assert next_step("cpu", "eagle3", judged("kv_tokens", "no change"), 1) is None
-    assert measure_again("my box", "d", ["kv_tokens"], 3) == "pytest -m perf --box='my box' --deployment=d --starts=3"
+    assert Repeat("cpu", 1).next_step("eagle3", judged("kv_tokens", "no change")) is None
+    plain = Repeat("my box", 1).measure("d", ["kv_tokens"], 3)
+    assert plain == "pytest -m perf --box='my box' --deployment=d --starts=3"
+
+
+NARROWED = Repeat("./my box.toml", 1, Path("/data/old ones"), ("a", "b"), ("single_stream",))
+WHERE = "pytest -m perf --box='./my box.toml' --baselines='/data/old ones'"
+
+
+def test_commands_have_the_options_that_the_run_was_given():
+    judge = f"{WHERE} --deployment=a,b --workload=single_stream --from-results=/r"
+    assert NARROWED.judge(Path("/r")) == judge
+    assert NARROWED.measure("a", ["kv_tokens"], 5) == f"{WHERE} --deployment=a --workload=single_stream --starts=5"
+    assert NARROWED.measure("a", ["other/ttft_ms"], 5) == f"{WHERE} --deployment=a --workload=other --starts=5"
+
+
+def test_a_baseline_is_measured_whole():
+    step = NARROWED.next_step("a", judged("single_stream/ttft_ms", "improvement", 0.8))
+    assert step.endswith(f"{WHERE} --deployment=a --starts=10 --save-baseline=REASON")
+
+
+@pytest.mark.parametrize(("verdict", "starts"), [("regression", "5"), ("no comparable baseline", "10")])
+def test_ranks_are_no_deployment(verdict, starts):
+    key = "all-reduce-nccl-8-ranks-14336-bytes-eager/all_reduce_us"
+    step = NARROWED.next_step("all_reduce_nccl_cuda_8", judged(key, verdict, 1.2))
+    command = step[step.index("pytest") :].removesuffix(" --save-baseline=REASON")
+    assert command == f"{WHERE} perf_tests/test_all_reduce_latency.py --starts={starts}"
+    assert (Path(__file__).parents[2] / LATENCY_TESTS).is_file()
+
+
+def test_start_pairs_are_not_measured_again_as_starts():
+    assert replace(NARROWED, paired=True).next_step("a", judged("single_stream/ttft_ms", "regression", 1.1)) is None

@@ -14,6 +14,7 @@ from fixtures.records.metric import Metric
 from fixtures.records.start import StartRecord
 from fixtures.report.all_reduces import Latency
 from fixtures.report.content import gather
+from fixtures.report.next_steps import Repeat
 from fixtures.report.page.build import Subject
 from fixtures.serving.client_results import RequestResult, WorkloadResult
 
@@ -168,7 +169,7 @@ def subject(
         "box_line": "box cpu: no GPU",
         "stack": "cpu",
         "results": results,
-        "starts": starts,
+        "repeat": Repeat("cpu", starts),
         "views": gather(rows, records, known, {}),
         "latencies": LATENCIES,
         "history": None,
