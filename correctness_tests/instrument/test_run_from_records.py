@@ -264,6 +264,18 @@ def test_start_pairs_are_not_taken_for_starts(judge_folder, tmp_path):
     assert "start pairs" in text
 
 
+def test_first_starts_that_were_discarded_leave_a_folder_of_pairs_one(judge_folder, tmp_path):
+    folder = tmp_path / "pairs"
+    write_pairs(folder, [0.2] * 4)
+    write_starts(folder, 2, name="prime", role="prime", discarded="the first start after an install compiles kernels")
+    code, text = judge_folder(folder)
+    assert code == 1, text
+    assert "in 4 start pairs" in text
+    code, text = judge_folder(folder, f"--compare={folder},cu128")
+    assert code == pytest.ExitCode.USAGE_ERROR, text
+    assert "holds start pairs of --against only" in text
+
+
 def test_what_a_folder_holds_besides_is_told(judge_folder, saved, tmp_path):
     """Records that are not judged must not be taken for judged ones."""
     folder = tmp_path / "mixed"

@@ -1,0 +1,204 @@
+"""What a start pair proves of its servers, and that each side's first start after an install is no part of one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fixtures.deployments import load_box
+from fixtures.deployments.stacks import stack
+from fixtures.records.passes import read_passes
+from fixtures.records.start import StartRecord
+from fixtures.records.store import read_records
+from fixtures.serving.client_results import RequestResult, WorkloadResult
+from fixtures.serving.workloads import Workload, load_workload
+from fixtures.session import measure_start as module
+from fixtures.session import measurements, paired
+from fixtures.session.against import Side, candidate_side
+from fixtures.session.judging import judge_pairs
+from fixtures.session.measurements import Measurements, Plan
+from fixtures.session.paired import MeasuredPair, PairPlan, measure_pair
+from fixtures.session.run import Run
+
+CPU, GPU = load_box("cpu"), load_box("pcie_blackwell")
+WORKLOADS = [load_workload(name, "cpu") for name in ("single_stream", "concurrency_8")]
+
+
+def side_of(name: str, label: str = "candidate", box: Any = CPU, on: str = "cpu") -> Side:
+    return Side(label, box.deployment(name), on, "0.5.23", ("python",))
+
+
+class Server:
+    """A server that answers at a steady rate and counts its passes as the plugin does, in the modes it is told to."""
+
+    faults = ()
+
+    def __init__(self, name: str, folder: Path, mode: str, idle_under: str) -> None:
+        self.name, self.url, self.passes_dir, self.log_path = name, name, folder, folder / "server.log"
+        self._mode, self._idle_under = mode, idle_under
+        self._counts: dict[str, int] = {}
+        folder.mkdir()
+
+    def prove_identity(self) -> None:
+        """It is the one that was started."""
+
+    check_alive = prove_identity
+
+    def serve(self, workload: Workload) -> WorkloadResult:
+        mode = "decode" if workload.name == self._idle_under else self._mode
+        self._counts[mode] = self._counts.get(mode, 0) + 10
+        seconds = {"count": 0, "total": 0.0, "recent": []}
+        kinds = [
+            {"role": "target", "mode": name, "tokens": 1, "count": count, "replays": 0, "seconds": seconds,
+             "all_reduces": {}, "bytes": {}, "sites": {},
+             "all_reduce_seconds": {"passes": 0, "pass_total": 0.0, "total": 0.0}}
+            for name, count in self._counts.items()
+        ]
+        counters = {"schema": "sglang-passes/1", "rank": 0, "world_size": 1, "pid": 1, "sglang": "0.5.23",
+                    "device": "cpu", "faults": [], "passes": kinds}
+        (self.passes_dir / "rank0.json").write_text(json.dumps(counters))
+        times = tuple(0.1 + 0.02 * index for index in range(11))
+        passes = 4 if self._mode == "target_verify" else None
+        return WorkloadResult(
+            workload.name, workload.concurrency,
+            tuple(RequestResult("p", 20, 11, 0, 0.0, times, "length", verify_passes=passes) for _ in range(2)), 1.0, 0,
+        )
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`pair(baseline, candidate, together, idle, under)`: a measured start pair in which the server of the side `idle`
+    decodes token by token, under one workload or under all of them."""
+
+    def measured(baseline: Side, candidate: Side, together: bool, idle: str = "", under: str = "") -> MeasuredPair:
+        servers: dict[str, Server] = {}
+
+        def open_server(stack: Any, side: Side, record: StartRecord, *_: Any) -> Server:
+            verifies = side.deployment.speculative and (side.label != idle or under)
+            mode = "target_verify" if verifies else "decode"
+            servers[record.id] = Server(record.id, tmp_path / record.id, mode, under if side.label == idle else "")
+            return servers[record.id]
+
+        monkeypatch.setattr(paired, "open_server", open_server)
+        monkeypatch.setattr(paired, "settled_passes", read_passes, raising=False)
+        monkeypatch.setattr(paired, "measure_workload", lambda url, workload: servers[url].serve(workload))
+        plan = PairPlan(baseline, candidate, WORKLOADS, 2, "r", tmp_path, together, 1)
+        return measure_pair(plan, 0, lambda subject, step: None)
+
+    return measured
+
+
+OTHER = "against baseline"
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_pair_whose_paths_are_active_is_evidence(pair: Any, together: bool) -> None:
+    found = pair(side_of("baseline", OTHER), side_of("eagle3"), together)
+    assert [record.status for record in found.records] == ["ok", "ok"], found.records[1].failure
+    assert {each.server["side"] for each in found.records} == {OTHER, "candidate"}
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("idle", [OTHER, "candidate"])
+@pytest.mark.parametrize("under", ["", "concurrency_8"])
+def test_a_draft_that_verifies_nothing_on_either_side_is_no_evidence(
+    pair: Any, together: bool, idle: str, under: str
+) -> None:
+    """It loads, it is reported, and every pass decodes one token, under one workload at least."""
+    found = pair(side_of("eagle3", OTHER), side_of("eagle3"), together, idle, under)
+    assert [record.status for record in found.records] == ["measurement failed"] * 2
+    failure = found.records[0].failure
+    assert failure["cause"] == "path not active"
+    assert f"{under or 'single_stream'}: speculation is not active: no verify pass" in failure["message"]
+    judged = judge_pairs("single_stream/decode_tok_s", [found] * 3, [], family=1)
+    assert judged.verdict == "measurement failed"
+
+
+@pytest.fixture
+def measuring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`measuring(prime, against)`: where start pairs come from, and what was started, in order."""
+
+    def source(prime: bool, against: Any) -> tuple[Measurements, list[str]]:
+        begun: list[str] = []
+
+        def measure_start(subject: Any, role: Any, index: int, results: Path, tell: Any) -> StartRecord:
+            side = subject.side
+            begun.append(f"{role} {side.deployment.name} {side.label}")
+            assert all(each.requests <= each.concurrency for each in subject.workloads)
+            return record(side, role, index)
+
+        def measure_one(plan: PairPlan, index: int, show: Any) -> MeasuredPair:
+            begun.append(f"pair {index} {plan.candidate.deployment.name}")
+            made = record(plan.baseline, "paired", index), record(plan.candidate, "paired", index)
+            return MeasuredPair(made, {}, ())
+
+        monkeypatch.setattr(measurements, "measure_start", measure_start)
+        monkeypatch.setattr(measurements, "measure_pair", measure_one)
+        plan = Plan(
+            run="r", box="cpu", stack="cpu", results=tmp_path, starts=2, max_minutes=None, prime=prime,
+            side=lambda deployment: candidate_side(deployment, stack("cpu")), against=against, block_pairs=2, room=1,
+            workloads=lambda deployment: WORKLOADS, environment={},
+        )
+        return Measurements(plan, lambda subject, step: None), begun
+
+    return source
+
+
+def record(side: Side, role: Any, index: int) -> StartRecord:
+    named = f"{side.deployment.name}-{side.label}-{role}-{index}".replace(" ", "-")
+    moment = "2026-01-01T00:00:00.000Z"
+    why = "the first start after an install compiles kernels" if role == "prime" else None
+    return StartRecord(
+        named, "r", "cpu", side.stack, side.deployment.name, role, index, moment, moment, discarded=why
+    )
+
+
+def test_each_side_of_a_pair_has_a_first_start_that_is_discarded(measuring: Any) -> None:
+    source, begun = measuring(True, lambda deployment: side_of("baseline", OTHER))
+    assert len(source.pairs(CPU.deployment("eagle3"), 2)) == 2
+    source.pairs(CPU.deployment("eagle3"), 3)
+    first = [f"prime baseline {OTHER}", "prime eagle3 candidate"]
+    assert begun == [*first, "pair 0 eagle3", "pair 1 eagle3", "pair 2 eagle3"]
+    assert sum(record.role == "prime" for record in source.all_records()) == 2
+    source.pairs(CPU.deployment("tp2"), 1)
+    assert begun[5:] == ["prime tp2 candidate", "pair 0 tp2"], "the other side has had its first start"
+
+
+def test_the_same_deployment_of_another_stack_is_another_side(measuring: Any) -> None:
+    source, begun = measuring(True, lambda deployment: side_of(deployment.name, "against cu128", on="cu128"))
+    source.pairs(CPU.deployment("eagle3"), 1)
+    source.pairs(CPU.deployment("tp2"), 1)
+    assert [each.split()[1:3] for each in begun if "prime" in each] == [
+        ["eagle3", "against"], ["eagle3", "candidate"], ["tp2", "against"], ["tp2", "candidate"],
+    ]
+
+
+def test_without_kernels_to_compile_nothing_is_discarded(measuring: Any) -> None:
+    source, begun = measuring(False, lambda deployment: side_of("baseline", OTHER))
+    source.pairs(CPU.deployment("eagle3"), 1)
+    assert begun == ["pair 0 eagle3"]
+
+
+@pytest.mark.parametrize(
+    ("box", "against", "planned"),
+    [(GPU, None, 2 * 5 + 2), (GPU, "baseline_bs512", 2 * 5 + 3), (GPU, "HEAD", 2 * 5 + 4), (CPU, "HEAD", 2 * 5)],
+)
+def test_the_first_starts_of_both_sides_are_planned(box: Any, against: str | None, planned: int) -> None:
+    run: Any = SimpleNamespace(box=box, options=SimpleNamespace(against=against, starts=5))
+    names: Sequence[str] = ("baseline_bs128", "eagle3") if box is GPU else ("baseline", "eagle3")
+    assert Run.planned_starts(run, names) == planned
+
+
+def test_the_first_start_of_the_other_side_is_filed_as_that_side(tmp_path: Path, monkeypatch: Any) -> None:
+    """A report must not take it for a start of a deployment that the run judges."""
+    monkeypatch.setattr(module, "_measure", lambda *_: None)
+    for label, filed in ((OTHER, OTHER), ("candidate", None)):
+        subject = module.Subject(side_of("baseline", label), (), "r", {})
+        made = module.measure_start(subject, "prime", 0, tmp_path, lambda step: None)
+        assert made.server.get("side") == filed
+    assert len(read_records(tmp_path)) == 2
