@@ -96,6 +96,36 @@ def test_one_wrong_element_is_placed() -> None:
     assert f"ranks agree: index {DIGEST_ELEMENTS + 1}: rank 0 1, rank 1 2" in text
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+def test_ranks_that_differ_in_the_sign_of_a_zero_agree(dtype: str) -> None:
+    """The rank that sums keeps +0 and its peers get -0, which PCIe-IPC kernels do: right on every rank."""
+    case = Case("normal", dtype, 5000, 3)
+    total = right(case)
+    claim = Claim("wire", P - 1, P)
+    for index in (0, 4999):
+        total[index] = 0
+    peer = total.clone()
+    peer[total == 0] = -0.0
+    assert not torch.equal(total.view(torch.uint8), peer.view(torch.uint8))
+    agreeing = CaseResult("x", P, case, [checked(o, case, r, claim) for r, o in enumerate((total, peer, peer, peer))])
+    assert agreeing.first_disagreement() is None
+
+    least = torch.finfo(TORCH_DTYPES[dtype]).smallest_normal / 4
+    for index, value in ((0, least), (4999, -least)):  # a subnormal is no zero
+        other = peer.clone()
+        other[index] = value
+        found = CaseResult("x", P, case, [checked(o, case, r, claim) for r, o in enumerate((total, other, peer, peer))])
+        start = index // DIGEST_ELEMENTS * DIGEST_ELEMENTS
+        assert found.first_disagreement() == (start, min(start + DIGEST_ELEMENTS, 5000))
+
+
+def test_a_disagreement_is_not_placed_at_a_zero() -> None:
+    found = result(*[right(CASE)] * P)
+    found.reports[1].digests[0] = b"other"
+    found.disagreeing = [[0.0, 1.0], [-0.0, 2.0], [0.0, 1.0], [0.0, 1.0]]
+    assert "ranks agree: index 1: rank 0 1, rank 1 2" in found.describe()
+
+
 def test_rounding_faults_are_told_from_each_other() -> None:
     case = Case("normal", "bf16", 4096, 2)
     x = rows(case)
