@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from preflight_cases import RELEASE
 
+from fixtures.allreduce.backends import ALL_SIZES, BACKENDS
+from fixtures.allreduce.cases import Case
 from fixtures.allreduce.installed import declared_entries, problems
 from fixtures.deployments.stacks import load_stacks
 
@@ -38,3 +40,15 @@ def test_a_call_of_another_stack_is_noticed():
     assert len(more) > len(fewer)
     if other == "cu130":
         assert problems(more, packages("sglang"))
+
+
+@pytest.mark.skipif(STACK == "cu128", reason="its FlashInfer has no PCIe-IPC all-reduce")
+@pytest.mark.parametrize("name", ["sglang_pcie_ipc", "flashinfer_pcie_ipc"])
+@pytest.mark.parametrize("size", ALL_SIZES)
+def test_sizes_are_those_that_pcie_ipc_admits(name, size):
+    """FlashInfer raises in the rank for any other."""
+    from flashinfer.comm.pcie_ipc_policy import get_pcie_ipc_launch_config
+
+    for numel in [*range(200), 7168, 7168 + 4, BACKENDS[name].max_bytes // 2]:
+        admitted = get_pcie_ipc_launch_config(size, numel, 2, 64) is not None
+        assert BACKENDS[name].takes(Case("exact", "bf16", numel, 0), size) == admitted, f"{numel} elements"
