@@ -6,16 +6,16 @@ import dataclasses
 import random
 import shlex
 from contextlib import nullcontext
-from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from fixtures.allreduce.latency import latency_metrics
 from fixtures.allreduce.ranks import Launchers
-from fixtures.records.environment import PCIE_IPC_VARIABLE
+from fixtures.records.environment import fingerprint
 from fixtures.records.start import StartRecord
 from fixtures.records.store import read_records, write_record
+from fixtures.session import rank_starts
 from fixtures.session.rank_starts import Ranks, measure_ranks, ranks_record, recorded_ranks, runnable_ranks
 
 pytestmark = [pytest.mark.correctness, pytest.mark.timeout(120)]
@@ -24,6 +24,22 @@ RANKS = Ranks("gloo", "cpu", 2, (("eager", 14336), ("eager", 57344)))
 
 def quiet(_step: str) -> None:
     """No progress line."""
+
+
+class StubbedRanks(nullcontext):
+    """Ranks of any backend that are only timed."""
+
+    def time(self, *_asked, **_options):
+        return [1e-4] * 20
+
+
+class StubbedLaunchers:
+    def __init__(self, opened):
+        self._opened = opened
+
+    def group(self, *_asked):
+        self._opened.append("ranks")
+        return StubbedRanks()
 
 
 @pytest.fixture
@@ -48,28 +64,35 @@ def test_a_start_of_ranks_is_a_whole_record(launchers, tmp_path):
     assert read.seconds["timing all-reduces"] > 0
 
 
-@pytest.mark.parametrize(("backend", "tuned"), [("sglang_pcie_ipc", True), ("gloo", False)])
-def test_only_ranks_of_pcie_ipc_depend_on_what_was_tuned_for_it(backend, tuned, tmp_path, monkeypatch):
-    """Their first start writes it, and has to be comparable with the second one."""
-    monkeypatch.setenv("FLASHINFER_WORKSPACE_BASE", str(tmp_path))
-    monkeypatch.delenv(PCIE_IPC_VARIABLE, raising=False)
+@pytest.mark.parametrize("backend", ["gloo", "sglang_pcie_ipc"])
+def test_what_ranks_or_servers_tune_leaves_their_starts_comparable(backend, tmp_path, monkeypatch):
+    """The machine is read once the ranks are open, and a server's tuning is none of theirs."""
+    home = tmp_path / "home"
+    cache = home / ".cache" / "flashinfer"
+    monkeypatch.setenv("FLASHINFER_WORKSPACE_BASE", str(home))
+    opened = []
 
-    class Group(nullcontext):
-        def __enter__(self):
-            written = tmp_path / ".cache" / "flashinfer" / "pcie_ipc_all_reduce_ws2.json"
-            written.parent.mkdir(parents=True, exist_ok=True)
-            written.write_text("{}")
+    def taken(environment):
+        assert opened, "taken before the ranks were open"
+        return fingerprint(environment)
 
-        def time(self, *_, **__):
-            return [1e-4] * 20
-
-    launchers = SimpleNamespace(group=lambda *_: Group())
-    ranks = dataclasses.replace(RANKS, backend=backend)
-    empty = [ranks_record(ranks, "stage1", index, "r", "cpu", "cpu") for index in range(2)]
-    made = [measure_ranks(ranks, launchers, each, tmp_path, quiet) for each in empty]
+    monkeypatch.setattr(rank_starts, "fingerprint", taken)
+    ranks, made = dataclasses.replace(RANKS, backend=backend), []
+    for index in range(2):
+        empty = ranks_record(ranks, "stage1", index, "r", "cpu", "cpu")
+        made.append(measure_ranks(ranks, StubbedLaunchers(opened), empty, tmp_path, quiet))
+        opened.clear()
+        cache.mkdir(parents=True, exist_ok=True)
+        (cache / "pcie_ipc_all_reduce_ws2.json").write_text("{}")  # by a server, in between
     assert [record.status for record in made] == ["ok", "ok"], made[0].failure
     assert made[0].environment == made[1].environment
-    assert (made[0].environment.get("pcie_ipc tactics", "absent") != "absent") is tuned
+
+
+def test_what_a_backend_sets_is_part_of_its_environment(tmp_path):
+    ranks = dataclasses.replace(RANKS, backend="sglang_custom_v1")
+    empty = ranks_record(ranks, "stage1", 0, "r", "cpu", "cpu")
+    made = measure_ranks(ranks, StubbedLaunchers([]), empty, tmp_path, quiet)
+    assert made.environment["$SGLANG_OPT_USE_CUSTOM_ALL_REDUCE_V2"] == "0"
 
 
 def test_ranks_that_die_are_a_failed_measurement(launchers, tmp_path):

@@ -1,0 +1,69 @@
+"""What a rank finds in its environment, forked or started afresh."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fixtures.allreduce.backends import BACKENDS, Backend
+from fixtures.allreduce.cases import Case
+from fixtures.allreduce.rank_environment import AUTOTUNE_VARIABLE
+from fixtures.allreduce.ranks import Launcher, RankGroup
+
+pytestmark = [pytest.mark.correctness, pytest.mark.timeout(120)]
+
+TOLD = """
+import json, os
+from fixtures.allreduce.adapters.torch_all_reduce import TorchAllReduce
+
+class Told(TorchAllReduce):
+    def inactive(self, x):
+        return json.dumps(dict(os.environ))
+"""
+
+
+@pytest.fixture
+def telling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Backend:
+    """gloo, with ranks that tell their environment."""
+    (tmp_path / "told.py").write_text(TOLD)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return replace(BACKENDS["gloo"], adapter="told:Told")
+
+
+@pytest.fixture(params=["forked", "afresh"])
+def launcher(request: pytest.FixtureRequest, telling: Backend) -> Iterator[Launcher | None]:
+    if request.param == "afresh":
+        yield None
+        return
+    forking = Launcher()
+    yield forking
+    forking.close()
+
+
+def told(group: RankGroup) -> list[dict[str, str]]:
+    """Each rank's environment."""
+    (result,) = group.run([Case("exact", "bf16", 8, 1)])
+    return [json.loads(str(report.inactive)) for report in result.reports]
+
+
+def test_what_ranks_tune_goes_with_their_group(
+    telling: Backend, launcher: Launcher | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A server reads what was tuned on the machine: ranks must not add to it, nor read it."""
+    monkeypatch.setenv(AUTOTUNE_VARIABLE, str(tmp_path / "of the machine"))
+    with RankGroup(telling, 2, launcher=launcher) as group:
+        (folder,) = {environment[AUTOTUNE_VARIABLE] for environment in told(group)}
+        assert Path(folder).is_dir()
+        Path(folder, "pcie_ipc_all_reduce_ws2.json").write_text("{}")
+    assert not Path(folder).exists()
+    assert not (tmp_path / "of the machine").exists()
+
+
+def test_a_backend_sets_its_own_variables(telling: Backend, launcher: Launcher | None) -> None:
+    chosen = replace(telling, environment=(("NCCL_ALGO", "ring"), ("NCCL_ALGO", "tree")))
+    with RankGroup(chosen, 2, launcher=launcher) as group:
+        assert {environment["NCCL_ALGO"] for environment in told(group)} == {"tree"}, "the last one counts"
