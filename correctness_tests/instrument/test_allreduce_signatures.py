@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
@@ -115,3 +116,41 @@ HOPPER = Facts(gpus=8, capability=(9, 0), name="H200", nvlink=True)
 def test_reasons_are_the_hardwares(name: str, here: Facts, size: int, reason: str | None) -> None:
     found = unavailable(BACKENDS[name], "cuda", size, here)
     assert (found is None) if reason is None else (found is not None and reason in found)
+
+
+@pytest.fixture
+def older_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """SGLang and FlashInfer as installed, but without PCIe-IPC, as in the CUDA 12.8 stack."""
+    kept = Path("sglang", "srt", "distributed", "device_communicators")
+    (tmp_path / kept).mkdir(parents=True)
+    for file in (site_packages("sglang") / kept).glob("*.py"):
+        if file.name != "pcie_ipc_ar.py":
+            (tmp_path / kept / file.name).symlink_to(file)
+    (tmp_path / "flashinfer" / "comm").mkdir(parents=True)
+    for name in ("sglang/__init__.py", "flashinfer/__init__.py", "flashinfer/comm/__init__.py"):
+        (tmp_path / name).write_text("raise AssertionError('imported')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("sglang", "flashinfer"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("older_packages")
+def test_what_the_installed_packages_lack_cannot_run() -> None:
+    sglang = unavailable(BACKENDS["sglang_pcie_ipc"], "cuda", 8, BLACKWELL)
+    flashinfer = unavailable(BACKENDS["flashinfer_pcie_ipc"], "cuda", 8, BLACKWELL)
+    assert "sglang_pcie_ipc cannot run with the installed packages: " in str(sglang)
+    assert str(sglang).endswith("there is no module sglang.srt.distributed.device_communicators.pcie_ipc_ar")
+    assert str(flashinfer).endswith("flashinfer.comm has no PcieIpcAllReduceWorkspace")
+    assert unavailable(BACKENDS["sglang_custom_v2"], "cuda", 2, BLACKWELL) is None
+
+
+def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installed, "find_spec", lambda _: None)
+    reason = unavailable(BACKENDS["sglang_custom_v2"], "cuda", 2, BLACKWELL)
+    assert reason == "sglang_custom_v2 cannot run with the installed packages: sglang is not installed"
+
+
+def test_backends_that_call_no_package_need_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installed, "find_spec", lambda _: None)
+    assert unavailable(BACKENDS["nccl"], "cuda", 8, BLACKWELL) is None
