@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,14 @@ HOPPER = Facts(gpus=8, capability=(9, 0), name="H200", nvlink=True)
 def test_reasons_are_the_hardwares(name: str, here: Facts, size: int, reason: str | None) -> None:
     found = unavailable(BACKENDS[name], "cuda", size, here)
     assert (found is None) if reason is None else (found is not None and reason in found)
+
+
+def test_sglangs_coordinator_runs_on_the_cpu_only_where_no_gpu_is_visible() -> None:
+    coordinator = replace(BACKENDS["sglang_coordinator"], preload=())  # whether SGLang is installed is another matter
+    assert unavailable(coordinator, "cpu", 2, Facts()) is None
+    reason = "sglang_coordinator takes a GPU where there is one; here: RTX PRO 6000"
+    assert unavailable(coordinator, "cpu", 2, BLACKWELL) == reason
+    assert unavailable(BACKENDS["gloo"], "cpu", 2, BLACKWELL) is None
 
 
 @pytest.fixture
