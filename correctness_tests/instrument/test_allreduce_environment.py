@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from fixtures.allreduce import starting
 from fixtures.allreduce.backends import BACKENDS, Backend
 from fixtures.allreduce.cases import Case
-from fixtures.allreduce.rank_environment import AUTOTUNE_VARIABLE
+from fixtures.allreduce.post import Post
+from fixtures.allreduce.rank_environment import AUTOTUNE_VARIABLE, backend_variables
 from fixtures.allreduce.ranks import Launcher, RankGroup
 
 pytestmark = [pytest.mark.correctness, pytest.mark.timeout(120)]
@@ -67,3 +72,38 @@ def test_a_backend_sets_its_own_variables(telling: Backend, launcher: Launcher |
     chosen = replace(telling, environment=(("NCCL_ALGO", "ring"), ("NCCL_ALGO", "tree")))
     with RankGroup(chosen, 2, launcher=launcher) as group:
         assert {environment["NCCL_ALGO"] for environment in told(group)} == {"tree"}, "the last one counts"
+
+
+NCCL = {"NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "0"}
+
+
+@pytest.mark.parametrize("name", [b.name for b in BACKENDS.values() if "cuda" in b.devices])
+def test_ranks_on_gpus_have_what_every_server_sets(name: str) -> None:
+    found = backend_variables(BACKENDS[name], "cuda", {})
+    symmetric = {"NCCL_CUMEM_ENABLE": "1", "NCCL_NVLS_ENABLE": "1"}  # with --enable-symm-mem a server has these
+    assert found["CUDA_DEVICE_MAX_CONNECTIONS"] == "8"
+    assert {key: found[key] for key in NCCL} == (symmetric if name == "sglang_nccl_symmetric" else NCCL)
+    assert dict(BACKENDS[name].environment).items() <= found.items()
+
+
+def test_what_a_deployment_or_the_machine_sets_wins_as_in_a_server() -> None:
+    tuned = replace(BACKENDS["nccl"], environment=(("NCCL_CUMEM_ENABLE", "1"), ("CUDA_DEVICE_MAX_CONNECTIONS", "1")))
+    found = backend_variables(tuned, "cuda", {"NCCL_NVLS_ENABLE": "1"})
+    assert found == {"NCCL_CUMEM_ENABLE": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "8"}, "SGLang overwrites the connections"
+
+
+def test_ranks_on_the_cpu_have_none_of_it() -> None:
+    assert backend_variables(BACKENDS["ring"], "cpu", {}) == {}
+
+
+def test_ranks_on_gpus_are_started_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the first instruction on: NCCL and CUDA read their variables once."""
+    started: list[dict[str, Any]] = []
+    monkeypatch.setattr(
+        starting.subprocess, "Popen", lambda _, **how: started.append(how) or SimpleNamespace(stdin=io.BytesIO())
+    )
+    for name in NCCL:
+        monkeypatch.delenv(name, raising=False)
+    starting.start_afresh(Post("socket", "/group", 0, 8, BACKENDS["nccl"], "cuda"))
+    expected = {**NCCL, "CUDA_DEVICE_MAX_CONNECTIONS": "8", AUTOTUNE_VARIABLE: "/group"}
+    assert expected.items() <= started[0]["env"].items()
