@@ -261,3 +261,11 @@ def test_one_path_of_two_that_is_not_active_spoils_the_start() -> None:
     )
     assert "pcie_ipc is refused: this build" in str(found[0])
     assert activities({}, log, "0.5.23") == ()
+
+
+def test_the_log_is_read_once_whatever_is_looked_for() -> None:
+    evidence = {"nccl": Evidence(active=("nccl==",)), "pcie_ipc": BOTH, "silent": SILENT}
+    lines = iter(["sglang is using nccl==2.30.7", "workspace built", "workspace built again"])
+    found = activities(evidence, lines, "0.5.23")
+    assert [each.state for each in found] == ["active"] * 3
+    assert found[1].line == "workspace built", "the first line that says so"

@@ -98,6 +98,14 @@ def test_every_arm_pins_what_sglang_would_choose() -> None:
             assert int(largest) <= int(deployment.options["max_running_requests"])
 
 
+def test_no_arm_makes_nccl_log_each_collective() -> None:
+    """Its control would not: of NCCL's subsystems, ENV alone is silent once the communicators are up."""
+    arms = [arm for box in load_boxes() for arm in box.deployments.values() if "NCCL_DEBUG" in arm.environment]
+    assert arms
+    for arm in arms:
+        assert arm.environment.get("NCCL_DEBUG_SUBSYS") == "ENV", arm.name
+
+
 def test_an_eagle3_arm_differs_from_its_control_by_speculation_alone() -> None:
     cpu, gpu = load_box("cpu").deployments, load_box("pcie_blackwell").deployments
     stated = {"draft_model"} | {
