@@ -184,7 +184,7 @@ def test_pytest_benchmark_compares_two_runs(judge, tmp_path):
     [
         ("--html=@", "is a folder"),
         ("--history=@nowhere", "no such folder"),
-        ("--markdown=/proc/none/x.md", "not written"),
+        ("--markdown=/proc/none/x.md", "that can be written to"),
     ],
 )
 def test_a_path_that_cannot_be_used_is_one_line(judge, option, said):
