@@ -19,8 +19,9 @@ from fixtures.serving.processes import ProcessId, family
 pytestmark = pytest.mark.timeout(90)
 
 RUN = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
 sys.path[:0] = [{root!r}, {here!r}]
 from serving_cases import ENTRY, RELEASE, deployment
 from fixtures.serving import server
