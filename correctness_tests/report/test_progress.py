@@ -65,16 +65,15 @@ def test_start_pairs_are_counted_as_pairs():
     stream = io.StringIO()
     line = ProgressLine(Capture(), stream)
     line.expected, line.what = 3, "start pairs"
-    line.show("eagle3 candidate first start, discarded", "measured")
     line.show("eagle3 start pair 1/3", "starting against HEAD")
     line.show("eagle3 start pair 1/3", "starting candidate")
     line.show("eagle3 start pair 1/3", "single_stream: block pair 1 of 8")
     line.show("eagle3 start pair 1/3", "measured")
     line.show("eagle3 confirming start pair 1", "measured")
     lines = stream.getvalue().strip().splitlines()
-    assert len(lines) == 5
-    assert "3 of 3 start pairs to go)" in lines[2]
-    assert all("2 of 3 start pairs to go, about" in line for line in lines[3:])
+    assert len(lines) == 4
+    assert "3 of 3 start pairs to go)" in lines[1]
+    assert all("2 of 3 start pairs to go, about" in line for line in lines[2:])
 
 
 def test_a_log_says_why_a_series_of_starts_ends_early():
