@@ -14,3 +14,11 @@ def judge_folder(suite, tmp_path):
         return suite("-m", "perf", "--box=cpu", f"--from-results={folder}", baselines, *arguments)
 
     return judge
+
+
+@pytest.fixture
+def judge_stream(judge_folder):
+    """Judge the plain deployment's single stream alone."""
+    return lambda folder, *arguments: judge_folder(
+        folder, "--deployment=baseline", "--workload=single_stream", *arguments
+    )
