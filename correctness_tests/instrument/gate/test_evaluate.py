@@ -21,7 +21,7 @@ from fixtures.gate.statistics import Floats, permutation_p
 
 pytestmark = pytest.mark.xdist_group("gate evaluation")
 
-DATA = Path(__file__).parents[2] / "fixtures" / "gate" / "data"
+DATA = Path(__file__).parents[3] / "fixtures" / "gate" / "data"
 MS = MetricSpec("w/x", "timing", "lower", "ms")
 SIGN = {"regression": 1, "improvement": -1}
 

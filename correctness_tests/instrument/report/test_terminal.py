@@ -124,7 +124,7 @@ def test_ranks_are_no_deployment(verdict, starts):
     step = NARROWED.next_step("all_reduce_nccl_cuda_8", judged(key, verdict, 1.2))
     command = step[step.index("pytest") :].removesuffix(" --save-baseline=REASON")
     assert command == f"{WHERE} perf_tests/test_all_reduce_latency.py --starts={starts}"
-    assert (Path(__file__).parents[2] / LATENCY_TESTS).is_file()
+    assert (Path(__file__).parents[3] / LATENCY_TESTS).is_file()
 
 
 def test_start_pairs_are_not_measured_again_as_starts():

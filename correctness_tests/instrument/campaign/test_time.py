@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from campaign_cases import write_starts
-from test_campaign_measured import plain, speculative
+from test_measured import plain, speculative
 
 from fixtures.campaign.causal_table import causal_lines
 from fixtures.campaign.where_time_goes import predictions, spent

@@ -21,7 +21,7 @@ from fixtures.gate.spec import Judgement, MetricSpec
 from fixtures.records.metric import Metric
 from fixtures.records.start import StartRecord
 
-BASELINES = Path(__file__).parents[2] / "baselines"
+BASELINES = Path(__file__).parents[3] / "baselines"
 KEY = "single_stream/decode_tok_s"
 
 

@@ -11,7 +11,7 @@ import pytest
 from fixtures.gate.fingerprint import differing, not_reproducible, unstable
 from fixtures.records.environment import fingerprint
 
-REAL_RUN = Path(__file__).parents[1] / "report" / "cpu_run.jsonl.gz"
+REAL_RUN = Path(__file__).parents[2] / "report" / "cpu_run.jsonl.gz"
 HERE = {"machine": "a1", "driver": "590.48.01", "torch": "2.9.1", "gpu count": 8}
 
 
