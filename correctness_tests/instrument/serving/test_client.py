@@ -86,7 +86,9 @@ def test_prefix_hits_outside_the_stated_range_fail(
     assert caught.value.cause == "cache"
 
 
-@pytest.mark.parametrize(("cache", "allowed", "one", "others"), [("cold", (0.0, 0.25), 20, 0), ("shared", (0.5, 1.0), 0, 20)])
+@pytest.mark.parametrize(
+    ("cache", "allowed", "one", "others"), [("cold", (0.0, 0.25), 20, 0), ("shared", (0.5, 1.0), 0, 20)]
+)
 def test_one_request_in_another_cache_state_fails_a_workload_whose_mean_is_right(
     server: ScriptedServer, cache: Any, allowed: tuple[float, float], one: int, others: int
 ) -> None:
@@ -97,7 +99,8 @@ def test_one_request_in_another_cache_state_fails_a_workload_whose_mean_is_right
             yield piece
 
     server.generate = one_differs
-    with pytest.raises(MeasurementFailed, match=f"w: 1 of 12 requests are not {cache}: of prompt p3 {one} of 20") as caught:
+    said = f"w: 1 of 12 requests are not {cache}: of prompt p3 {one} of 20"
+    with pytest.raises(MeasurementFailed, match=said) as caught:
         measure_workload(server.url, workload(requests=12, cache=cache, cached_share=allowed))
     assert caught.value.cause == "cache"
 

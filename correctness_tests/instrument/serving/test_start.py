@@ -4,20 +4,21 @@ behind."""
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from signal import SIGKILL
+from signal import SIGCONT, SIGKILL, SIGSTOP
 
 import pytest
 from serving_cases import ENTRY, RELEASE, SCRIPTED, deployment, gone, marked
 
 from fixtures.deployments.deployment import Evidence
 from fixtures.errors import MeasurementFailed, ServerError, SuiteError
-from fixtures.serving.failure import Cause
+from fixtures.serving.failure import Cause, Phase
 from fixtures.serving.launch import free_port
 from fixtures.serving.processes import ProcessId, family
 from fixtures.serving.server import Server, begin_server, start_server
@@ -263,6 +264,47 @@ def test_stopping_works_when_the_guard_was_killed(tmp_path: Path) -> None:
     try:
         assert gone(marked_members, 2)
     finally:
+        for member in members:
+            member.send(SIGKILL)
+
+
+def test_a_server_whose_guard_was_killed_while_it_started_is_dead(tmp_path: Path) -> None:
+    """The kernel ends the server with its guard, and nobody is left to write down how."""
+
+    def kill_guard(elapsed_s: float, doing: str) -> None:
+        status = json.loads((tmp_path / "start" / "guard.json").read_text())
+        ProcessId.parse(status["guard"]).send(SIGKILL)
+
+    asked = deployment(tmp_path, "hang", deadline_s=30)
+    with pytest.raises(ServerError) as caught:
+        begin_server(asked, directory=tmp_path / "start", release=RELEASE, entry=ENTRY, tell=kill_guard)
+    assert caught.value.cause == Cause.KILLED
+    assert "it ended during start, and its guard could not tell how" in str(caught.value)
+    assert "runs" not in str(caught.value)
+
+
+@pytest.mark.parametrize("guard", ["killed", "stopped", "cannot write"])
+def test_a_server_that_ended_unseen_by_its_guard_does_not_hang(tmp_path: Path, guard: str) -> None:
+    server = running(tmp_path)
+    members = family(server.guarded.guard.pid)
+    try:
+        if guard == "cannot write":  # as on a full disk: the status stays what it was
+            server.guarded.status.parent.joinpath("guard.json").unlink()
+            server.guarded.status.mkdir()
+            (server.guarded.status / "full").touch()
+        else:
+            server.guarded.guard.send(SIGKILL if guard == "killed" else SIGSTOP)
+        server.guarded.process.send(SIGKILL)
+        assert gone({server.guarded.process}, 5)
+        for caught in (server.failure(), server.failure(Phase.START)):
+            assert caught.cause == Cause.KILLED
+            assert "its guard could not tell how" in str(caught)
+            assert "hang" not in str(caught)
+        with pytest.raises(ServerError, match="could not tell how"):
+            server.prove_identity()
+    finally:
+        server.guarded.guard.send(SIGCONT)
+        server.stop()
         for member in members:
             member.send(SIGKILL)
 

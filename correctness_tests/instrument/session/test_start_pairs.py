@@ -176,7 +176,7 @@ def measuring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         plan = Plan(
             run="r", box="cpu", stack="cpu", results=tmp_path, starts=2, max_minutes=None, prime=prime,
             side=lambda deployment: candidate_side(deployment, stack("cpu")), against=against, block_pairs=2, room=1,
-            workloads=lambda deployment: WORKLOADS, environment={},
+            workloads=lambda deployment: WORKLOADS,
         )
         return Measurements(plan, lambda subject, step: None), begun
 
@@ -232,7 +232,7 @@ def test_the_first_start_of_the_other_side_is_filed_as_that_side(tmp_path: Path,
     """A report must not take it for a start of a deployment that the run judges."""
     monkeypatch.setattr(module, "_measure", lambda *_: None)
     for label, filed in ((OTHER, OTHER), ("candidate", None)):
-        subject = module.Subject(side_of("baseline", label), (), "r", {})
+        subject = module.Subject(side_of("baseline", label), (), "r")
         made = module.measure_start(subject, "prime", 0, tmp_path, lambda step: None)
         assert made.server.get("side") == filed
     assert len(read_records(tmp_path)) == 2
