@@ -100,7 +100,7 @@ OTHER = "against baseline"
 def test_a_pair_whose_paths_are_active_is_evidence(pair: Any, together: bool) -> None:
     found = pair(side_of("baseline", OTHER), side_of("eagle3"), together)
     assert [record.status for record in found.records] == ["ok", "ok"], found.records[1].failure
-    assert {each.server["side"] for each in found.records} == {OTHER, "candidate"}
+    assert {each.side for each in found.records} == {OTHER, "candidate"}
 
 
 @pytest.mark.parametrize("together", [True, False])
@@ -197,8 +197,8 @@ def test_the_first_starts_of_both_sides_are_planned(box: Any, against: str | Non
 def test_the_first_start_of_the_other_side_is_filed_as_that_side(tmp_path: Path, monkeypatch: Any) -> None:
     """A report must not take it for a start of a deployment that the run judges."""
     monkeypatch.setattr(module, "_measure", lambda *_: None)
-    for label, filed in ((OTHER, OTHER), ("candidate", None)):
+    for label, filed in ((OTHER, OTHER), ("candidate", "")):
         subject = module.Subject(side_of("baseline", label), (), "r", {})
         made = module.measure_start(subject, "prime", 0, tmp_path, lambda step: None)
-        assert made.server.get("side") == filed
+        assert made.against == filed
     assert len(read_records(tmp_path)) == 2
