@@ -11,6 +11,7 @@ from fixtures.gate.baselines import Baseline, BaselineMetric
 from fixtures.gate.decide import decide
 from fixtures.gate.spec import Judgement
 from fixtures.records.metric import Metric
+from fixtures.records.pass_summary import PassRow, PassSummary
 from fixtures.records.start import StartRecord
 from fixtures.report.all_reduces import Latency
 from fixtures.report.content import gather
@@ -52,24 +53,10 @@ def _record(deployment: str, index: int, slower: float, noise: random.Random, na
         shown = value / cost if better == "higher" else value * cost
         metrics.append(Metric(metric, shown, unit, kind, better, workload, 12))
     moment = (BEGAN + timedelta(minutes=index)).isoformat().replace("+00:00", "Z")
-    passes = [
-        {
-            "role": "target",
-            "mode": "target_verify",
-            "count": 100,
-            "median_s": 0.02,
-            "all_reduces": {"122": 100},
-            "all_reduce_share": 0.62,
-        },
-        {
-            "role": "draft",
-            "mode": "decode",
-            "count": 200,
-            "median_s": 0.002,
-            "all_reduces": {},
-            "all_reduce_share": None,
-        },
-    ]
+    passes = (
+        PassRow("target", "target_verify", 100, 0.02, all_reduces={122: 100}, all_reduce_share=0.62),
+        PassRow("draft", "decode", 200, 0.002),
+    )
     return StartRecord(
         id=f"{deployment}-{name}{index}",
         run="r",
@@ -81,9 +68,10 @@ def _record(deployment: str, index: int, slower: float, noise: random.Random, na
         started_at=moment,
         finished_at=moment,
         environment=ENVIRONMENT | {"model": deployment},
-        server={"ready_s": 12.5, "log": f"{deployment}-{name}{index}/server.log"},
+        ready_s=12.5,
+        log=f"{deployment}-{name}{index}/server.log",
         workloads={"single_stream": _workload(slower)},
-        passes={"single_stream": {"passes": passes}},
+        passes={"single_stream": PassSummary(passes)},
         metrics=metrics,
     )
 

@@ -15,6 +15,7 @@ from markdown_it import MarkdownIt
 from report_cases import records_of, subject
 
 from fixtures.gate.spec import Judgement
+from fixtures.records.start import SCHEMA as RECORD_SCHEMA
 from fixtures.records.start import StartRecord
 from fixtures.report.lines import json_lines
 from fixtures.report.markdown import HEAD, code, markdown_summary, plain
@@ -138,7 +139,7 @@ def test_a_code_span_holds_any_text(text):
 def test_json_lines_are_the_records_and_the_verdicts(judge):
     judged = judge(0.0, "--jsonl=@run.jsonl")
     lines = [json.loads(line) for line in judged.read("run.jsonl").splitlines()]
-    records = [StartRecord.from_json(line) for line in lines if line["schema"] == "start-record/1"]
+    records = [StartRecord.from_json(line) for line in lines if line["schema"] == RECORD_SCHEMA]
     assert [record.id for record in records][:2] == ["eagle3-f0", "eagle3-s0"]
     verdicts = {line["key"]: line["verdict"] for line in lines if line["schema"] == "judgement/1"}
     assert verdicts["single_stream/decode_tok_s"] == "no change"

@@ -11,6 +11,8 @@ from report_cases import baseline_of, judged, records_of, subject
 from fixtures.errors import RecordError
 from fixtures.gate.drift import ChangePoint, Point
 from fixtures.gate.spec import Judgement
+from fixtures.records.pass_summary import PassSummary
+from fixtures.records.start import PairSide
 from fixtures.records.store import write_record
 from fixtures.report.accepted import acceptance_of
 from fixtures.report.all_reduces import latencies
@@ -58,13 +60,29 @@ def test_a_baseline_that_was_not_compared_with_is_not_shown():
 def test_the_other_side_of_start_pairs_stands_as_the_baseline():
     new, old = records_of("d", 3), records_of("d", 3, seed=9, name="o", slower=0.2)
     for record in [*new, *old]:
-        record.role, record.server["side"] = "paired", "candidate" if record in new else "against main"
+        record.role, record.against = "paired", "" if record in new else "against main"
+        record.pair = PairSide("d", record.index, (), 3)
     found = Judgement("single_stream/ttft_ms", "improvement", "", better="lower", baseline_value=37.0, ratio=0.8)
     views = gather({("d", found.key): found}, [*old, *new], {}, {})
     (view,) = views
     shown = next(metric for metric in view.metrics if metric.key == found.key)
     assert shown.now == tuple(record.metric(found.key).value for record in new)
     assert shown.baseline == tuple(record.metric(found.key).value for record in old)
+
+
+def test_a_pair_is_what_its_records_say_not_what_was_started_next_to_it():
+    """Two deployments against the same other side: each start stands beside the other half of its own pair."""
+    metric, records = "single_stream/ttft_ms", []
+    for name, others_at in (("d", "2026-01-01T00:40:00Z"), ("e", "2026-01-01T00:00:01Z")):
+        new, old = records_of(name, 1), records_of("main", 1, seed=len(records) + 2, name=name)
+        for record in (*new, *old):
+            record.role, record.pair = "paired", PairSide(name, 0, (), 1)
+        old[0].against, old[0].started_at = "against main", others_at
+        records += [*new, *old]
+    found = Judgement(metric, "improvement", "", better="lower", baseline_value=37.0, ratio=0.8)
+    views = gather({("d", metric): found, ("e", metric): found}, records, {}, {})
+    shown = {view.name: next(row for row in view.metrics if row.key == metric).baseline for view in views}
+    assert shown == {"d": (records[1].metric(metric).value,), "e": (records[3].metric(metric).value,)}
 
 
 def test_what_was_not_measured_is_said_not_drawn():
@@ -90,7 +108,8 @@ def test_without_pass_counters_there_are_no_steps_and_the_page_says_so():
 def test_all_reduces_that_were_not_timed_are_not_shown_as_none():
     records = records_of("d", 2)
     for record in records:
-        record.passes["single_stream"]["passes"][0]["all_reduce_share"] = None
+        target, draft = record.passes["single_stream"].rows
+        record.passes["single_stream"] = PassSummary((replace(target, all_reduce_share=None), draft))
     (step,), _ = steps_of("d", records)
     assert step.communication_ms is None
     (timed,), _ = steps_of("d", records_of("d", 2))
@@ -100,7 +119,7 @@ def test_all_reduces_that_were_not_timed_are_not_shown_as_none():
 
 def test_a_failed_start_is_named_with_its_last_lines(tmp_path):
     records = records_of("d", 2)
-    records[1].status, records[1].server = "measurement failed", {}
+    records[1].status, records[1].log = "measurement failed", ""
     records[1].failure = {"cause": "killed", "message": "the server was killed", "lines": ["out of memory"]}
     page = build_page(replace(subject(["d"], 2), views=gather({}, records, {}, {}), results=tmp_path))
     evidence = page.deployments[0].evidence
@@ -110,7 +129,7 @@ def test_a_failed_start_is_named_with_its_last_lines(tmp_path):
 
 def test_the_end_of_the_log_is_shown(tmp_path):
     records = records_of("d", 1)
-    path = tmp_path / records[0].server["log"]
+    path = tmp_path / records[0].log
     path.parent.mkdir()
     path.write_text("".join(f"line {number}\n" for number in range(5000)))
     page = build_page(replace(subject(["d"], 1), views=gather({}, records, {}, {}), results=tmp_path))

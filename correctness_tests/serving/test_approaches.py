@@ -71,7 +71,7 @@ def test_a_path_that_is_silently_off_is_unsupported(arm: Arm, tmp_path: Path) ->
     assert record.failure["cause"] == Cause.NOT_ACTIVE
     assert "no verify pass" in record.failure["message"]
     assert record.metrics == [], "no figure stands under the name of a path that did nothing"
-    log = (tmp_path / record.server["log"]).read_text(errors="replace")
+    log = (tmp_path / record.log).read_text(errors="replace")
     assert f"FAULT ACTIVE {SILENT}" in log
     told = activities(arm.candidate.evidence, log, stack("cpu").release)
     assert [each.state for each in told] == ["active"], "the log alone would have proved the path active"

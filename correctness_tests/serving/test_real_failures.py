@@ -132,7 +132,7 @@ def planted(deployment: Deployment, fault: str) -> Deployment:
 def test_a_crash_in_a_hook_in_the_middle_of_a_workload(baseline: Deployment, tmp_path: Path) -> None:
     record = measured(planted(baseline, "crash_pass"), tmp_path)
     assert record.failure["cause"] == Cause.HOOK
-    assert any("crash_pass" in fault for fault in record.server["faults"])
+    assert any("crash_pass" in fault for fault in record.faults)
 
 
 def test_a_hang_in_the_middle_of_a_workload(baseline: Deployment, tmp_path: Path) -> None:

@@ -13,29 +13,19 @@ from fixtures.campaign.cost_model import predicted_ratio
 from fixtures.campaign.measured import parts_of, step_of
 from fixtures.errors import MeasurementFailed
 from fixtures.records.metric import Metric
+from fixtures.records.pass_summary import PassRow, PassSummary
 from fixtures.records.start import StartRecord
 
 WORKLOAD = "single_stream"
 
 
-def row(role: str, mode: str, count: int, seconds: float | None, **more: Any) -> dict[str, Any]:
-    return {
-        "role": role,
-        "mode": mode,
-        "count": count,
-        "tokens": count,
-        "median_s": seconds,
-        "total_s": (seconds or 0.0) * count,
-        "all_reduces": {"0": count},
-        "bytes": [],
-        "all_reduce_share": None,
-        **more,
-    }
+def row(role: str, mode: str, count: int, seconds: float | None, **more: Any) -> PassRow:
+    return PassRow(role, mode, count, seconds, **({"all_reduces": {0: count}} | more))
 
 
-def record(rate: float, rows: list[dict[str, Any]], accept: float | None = None) -> StartRecord:
+def record(rate: float, rows: list[PassRow], accept: float | None = None) -> StartRecord:
     made = StartRecord("start", "run", "cpu", "cpu", "eagle3", "stage1", 0, "2026-07-01T00:00:00.000Z")
-    made.passes = {WORKLOAD: {"passes": rows, "sites": {}, "faults": []}}
+    made.passes = {WORKLOAD: PassSummary(tuple(rows))}
     made.metrics = [Metric("decode_tok_s", rate, "tok/s", "timing", "higher", WORKLOAD, 12)]
     if accept is not None:
         made.metrics.append(Metric("accept_length", accept, "tokens/pass", "counted", "higher", WORKLOAD, 12))

@@ -101,14 +101,17 @@ OTHER = "against baseline"
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_a_block_that_is_no_evidence_is_served_again(pair: Any, monkeypatch: Any, together: bool) -> None:
+def test_a_block_that_is_no_evidence_is_served_again(
+    pair: Any, monkeypatch: Any, together: bool, tmp_path: Path
+) -> None:
     """One frozen read of the client does not discard the other blocks of the pair."""
     monkeypatch.setattr(Server, "bunched", iter([False, False, True, False, False, True]))
     found = pair(side_of("baseline", OTHER), side_of("baseline"), together)
     assert [record.status for record in found.records] == ["ok", "ok"], found.records[1].failure
-    repeated = [each for record in found.records for each in record.server["repeated"]]
+    repeated = [each for record in found.records for each in record.pair.repeated]
     assert len(repeated) == 2
-    assert all("came in 1 reads" in each["why"] for each in repeated)
+    assert all("came in 1 reads" in each.why for each in repeated)
+    assert {each.id: each.pair for each in read_records(tmp_path)} == {each.id: each.pair for each in found.records}
     for old, new in found.blocks.values():
         assert len(old) == len(new) == 2, "as many blocks as were asked for"
         assert all(map(math.isfinite, [*old, *new]))
@@ -121,7 +124,7 @@ def test_blocks_that_stay_no_evidence_name_everything(pair: Any, monkeypatch: An
     assert [record.status for record in found.records] == ["measurement failed"] * 2
     failure = found.records[0].failure
     assert failure["cause"] == "bunched"
-    guilty = next(record for record in found.records if len(record.server["repeated"]) == paired.REPEATED_BLOCKS)
+    guilty = next(record for record in found.records if len(record.pair.repeated) == paired.REPEATED_BLOCKS)
     for said in (
         f"start {guilty.id}", "single_stream block 1 of 2", "request p: its 11 tokens of 11 passes came in 1 reads",
         "server.log", f"{paired.REPEATED_BLOCKS} blocks were served again already",
@@ -134,7 +137,7 @@ def test_blocks_that_stay_no_evidence_name_everything(pair: Any, monkeypatch: An
 def test_a_pair_whose_paths_are_active_is_evidence(pair: Any, together: bool) -> None:
     found = pair(side_of("baseline", OTHER), side_of("eagle3"), together)
     assert [record.status for record in found.records] == ["ok", "ok"], found.records[1].failure
-    assert {each.server["side"] for each in found.records} == {OTHER, "candidate"}
+    assert {each.side for each in found.records} == {OTHER, "candidate"}
 
 
 @pytest.mark.parametrize("together", [True, False])
@@ -231,8 +234,8 @@ def test_the_first_starts_of_both_sides_are_planned(box: Any, against: str | Non
 def test_the_first_start_of_the_other_side_is_filed_as_that_side(tmp_path: Path, monkeypatch: Any) -> None:
     """A report must not take it for a start of a deployment that the run judges."""
     monkeypatch.setattr(module, "_measure", lambda *_: None)
-    for label, filed in ((OTHER, OTHER), ("candidate", None)):
+    for label, filed in ((OTHER, OTHER), ("candidate", "")):
         subject = module.Subject(side_of("baseline", label), (), "r")
         made = module.measure_start(subject, "prime", 0, tmp_path, lambda step: None)
-        assert made.server.get("side") == filed
+        assert made.against == filed
     assert len(read_records(tmp_path)) == 2
