@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fixtures.campaign.cost_model import predicted_ratio
+from fixtures.campaign.model.cost_model import predicted_ratio
 from fixtures.campaign.prediction import parts_of
 from fixtures.campaign.steps import step_of, step_times
 from fixtures.errors import MeasurementFailed

@@ -12,13 +12,13 @@ import pytest
 
 from fixtures.campaign.approach import Approach, RecordedOutcome
 from fixtures.campaign.causal import DEPLOYMENTS
-from fixtures.campaign.figures import BEST_PLAIN_TOK_S, target, value
-from fixtures.campaign.hypotheses import two_regimes
 from fixtures.campaign.loading import FILE, load_approaches
+from fixtures.campaign.model.figures import BEST_PLAIN_TOK_S, FigureOnRecord, target, value
+from fixtures.campaign.model.hypotheses import two_regimes
+from fixtures.campaign.model.projection import project, rank
 from fixtures.campaign.outcomes import Outcome
 from fixtures.campaign.plan import BASELINES, figures, figures_on_record, main, setting_of
-from fixtures.campaign.plan_text import FigureOnRecord, in_order, render
-from fixtures.campaign.projection import project, rank
+from fixtures.campaign.plan_text import in_order, render
 from fixtures.deployments.loading import load_box
 from fixtures.gate.baselines import Baseline, BaselineMetric
 
