@@ -10,34 +10,13 @@ from pathlib import Path
 import pytest
 from preflight_cases import DEPLOYMENTS, EXPRESSIBLE, RELEASE
 
-from fixtures.deployments.gates import Gate, load_gates, locate
+from fixtures.deployments.gates import Gate, lacking, load_gates, locate
 from fixtures.deployments.sources import Location, library_texts, matching_text, package_root, texts
 from fixtures.errors import DeploymentError
 
 pytestmark = [pytest.mark.preflight, pytest.mark.timeout(180), pytest.mark.xdist_group("preflight")]
 
 GATES = [gate for gate in load_gates() if gate.covers(RELEASE)]
-
-# Lines of other releases than these, and what a release never says.
-NOT_SAID = {
-    "0.5.10.post1": {
-        "FlashInfer allreduce fusion requires SM90 or SM10X",
-        "FlashInfer allreduce fusion disabled globally",
-        "FlashInfer AllReduce [Ff]usion disabled",
-        "Skipping allreduce fusion",
-        "Flashinfer MoE A2A requires",
-        "dp_size == tp_size and --enable-dp-attention",
-        "Disabling symmetric memory",
-        r"Created MSCCL\+\+ communicator",
-        "PyMscclpp is unavailable because",
-        "PyMscclpp did not produce any usable tuned configurations",
-        r"Failed to initialize MSCCL\+\+ collectives",
-    },
-    "0.5.23": {
-        "Flashinfer MoE A2A is only supported with flashinfer_cutlass",
-        "dp_size == tp_size and --enable-dp-attention",
-    },
-}
 
 
 @pytest.mark.parametrize("gate", GATES, ids=lambda gate: gate.name)
@@ -82,7 +61,7 @@ def patterns() -> set[str]:
 
 def test_the_log_lines_that_count_as_evidence_are_what_the_sources_say() -> None:
     missing = {pattern for pattern in patterns() if matching_text(messages(), pattern) is None}
-    assert missing == NOT_SAID.get(RELEASE, set()) & patterns()
+    assert missing == lacking(RELEASE).not_said & patterns()
 
 
 # --- Planted faults.
