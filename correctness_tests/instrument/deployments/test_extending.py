@@ -123,7 +123,7 @@ assert (found.name, differing) == ("cu131", ()), (found, differing)
 for deployment in box.deployments.values():
     assert not_expressible(deployment.options, new.release) == {}
     assert "--incremental-streaming-output" in render(deployment.options, new.release)
-assert lacking(new.release).not_expressible == {"torch_symmetric_memory"}
+assert lacking(new.release).not_said == {"Disabling symmetric memory"}
 approaches = load_approaches(deployments=box.deployments)
 asked = questions_of(approaches, box_of(), box, (), ())
 assert {each.approach.id for each in asked if each.stack == "cu131"} == set(approaches)

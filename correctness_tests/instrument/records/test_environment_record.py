@@ -118,6 +118,14 @@ def test_effective_arguments_leave_out_what_differs_per_start():
     }
 
 
+@pytest.mark.parametrize(
+    "switch", ["enable_cache_report", "enable_request_time_stats_logging", "show_time_cost", "export_metrics_to_file"]
+)
+def test_a_switch_that_costs_time_counts_whatever_its_name(switch):
+    """Each of them is work for a request or a pass, and its name has `port`, `time` or `file` in it."""
+    assert effective_arguments({switch: True}) != effective_arguments({switch: False})
+
+
 def test_another_checkpoint_has_another_digest(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(b"1234")
