@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from capability_gates import lacking
 from preflight_cases import BOXES, DEPLOYMENTS, EXPRESSIBLE, RELEASE, name
+from sglang_parser import not_landed, parse, prepare
 
 from fixtures.deployments import Deployment, load_box, not_expressible, render, server_environment
 from fixtures.deployments.deployment import Value
-from fixtures.deployments.gates import lacking
-from fixtures.deployments.native import not_landed, parse, prepare
 from fixtures.deployments.stacks import load_stacks
 from fixtures.errors import DeploymentError
 

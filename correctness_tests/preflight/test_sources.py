@@ -7,11 +7,12 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+import capability_gates
 import pytest
+from capability_gates import Gate, lacking, load_gates, locate
+from installed_sources import Location, library_texts, matching_text, package_root, texts
 from preflight_cases import DEPLOYMENTS, EXPRESSIBLE, RELEASE
 
-from fixtures.deployments.gates import Gate, lacking, load_gates, locate
-from fixtures.deployments.sources import Location, library_texts, matching_text, package_root, texts
 from fixtures.errors import DeploymentError
 
 pytestmark = [pytest.mark.preflight, pytest.mark.timeout(180), pytest.mark.xdist_group("preflight")]
@@ -100,3 +101,26 @@ def test_a_gate_that_states_no_way_to_find_it_is_caught() -> None:
     gate = dataclasses.replace(GATES[0], find={"line": 12})
     with pytest.raises(DeploymentError, match="states no way to find it"):
         locate(gate)
+
+
+MISTAKES = {
+    'not_expressible = "pcie_ipc_all_reduce"': (
+        'not_expressible = ["pcie_ipc_all_reduce"]',
+        r"gates\.toml:\d+: releases\.0\.5\.10\.post1\.not_expressible = .* is not a list",
+    ),
+    "": ('find = { code = "handle.multicast_ptr == 0" }', r"'find' is a required property"),
+    'paths = "mscclpp"': ('path = "mscclpp"', r"no key 'paths' .*did you mean 'path'"),
+}
+
+
+@pytest.mark.parametrize("new", MISTAKES)
+def test_a_mistake_in_the_gates_is_one_line(new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, line = MISTAKES[new]
+    text = capability_gates.FILE.read_text(encoding="utf-8")
+    assert old in text
+    path = tmp_path / capability_gates.FILE.name
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+    monkeypatch.setattr(capability_gates, "FILE", path)
+    with pytest.raises(DeploymentError, match=line) as caught:
+        capability_gates._document.__wrapped__()
+    assert "\n" not in str(caught.value)

@@ -9,10 +9,10 @@ import subprocess
 import sys
 
 import pytest
+from installed_sources import package_root
 from preflight_cases import BOXES, RELEASE, matching_stack
 
 from fixtures.deployments import Box, not_expressible
-from fixtures.deployments.sources import package_root
 from fixtures.deployments.stacks import differences, installed
 
 pytestmark = [pytest.mark.preflight, pytest.mark.timeout(180), pytest.mark.xdist_group("preflight")]

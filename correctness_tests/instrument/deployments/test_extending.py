@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from fixtures.deployments import stacks
+from fixtures.errors import DeploymentError
+
 pytestmark = [pytest.mark.correctness, pytest.mark.timeout(300)]
 
 TREE = ("baselines", "correctness_tests", "docs", "fixtures", "perf_tests", "conftest.py", "pyproject.toml", "tox.ini")
@@ -110,10 +113,12 @@ def test_an_option_is_one_line_in_one_file(copy: Path) -> None:
 
 
 STACK = """
+import sys
+sys.path.insert(0, "correctness_tests/preflight")
+from capability_gates import lacking
 from fixtures.campaign.asked import questions_of
 from fixtures.campaign.loading import box_of, load_approaches
 from fixtures.deployments import load_box, not_expressible, render
-from fixtures.deployments.gates import lacking
 from fixtures.deployments.stacks import Installed, detect_stack, stack
 
 new, box = stack("cu131"), load_box("pcie_blackwell")
@@ -147,30 +152,22 @@ def test_a_stack_is_five_files(copy: Path) -> None:
 
 
 WRONG = {
-    "no device": ("stacks.toml", 'device = "cpu"\n', "", r"stacks\.toml:\d+: cpu: 'device' is a required property"),
-    "another key": ("stacks.toml", 'device = "cpu"', 'devise = "cpu"', r"no key 'devise' .*did you mean 'device'"),
-    "no version": ("stacks.toml", 'sglang-cpu = "0.1.0"', 'sglang-cpu = ">=0.1"', r"sglang-cpu = '>=0\.1' must match"),
-    "no SGLang": ("stacks.toml", 'sglang = "0.5.23"\n', "", r"components: 'sglang' is a required property"),
-    "no TOML": ("stacks.toml", "[cpu]", "[cpu", r"stacks\.toml: not valid TOML"),
-    "no list": ("gates.toml", 'not_expressible = ["pcie_ipc_all_reduce"]', 'not_expressible = "pcie_ipc_all_reduce"',
-                r"gates\.toml:\d+: releases\.0\.5\.10\.post1\.not_expressible = .* is not a list"),
-    "no way to find it": ("gates.toml", 'find = { code = "handle.multicast_ptr == 0" }', "", r"'find' is a required"),
-    "a gate's key": ("gates.toml", 'path = "mscclpp"', 'paths = "mscclpp"', r"no key 'paths' .*did you mean 'path'"),
+    "no device": ('device = "cpu"\n', "", r"stacks\.toml:\d+: cpu: 'device' is a required property"),
+    "another key": ('device = "cpu"', 'devise = "cpu"', r"no key 'devise' .*did you mean 'device'"),
+    "no version": ('sglang-cpu = "0.1.0"', 'sglang-cpu = ">=0.1"', r"sglang-cpu = '>=0\.1' must match"),
+    "no SGLang": ('sglang = "0.5.23"\n', "", r"components: 'sglang' is a required property"),
+    "no TOML": ("[cpu]", "[cpu", r"stacks\.toml: not valid TOML"),
 }
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_mistake_in_it_is_one_line(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fixtures.deployments import gates, stacks
-    from fixtures.errors import DeploymentError
-
-    name, old, new, line = WRONG[case]
-    text = (ROOT / "fixtures" / "deployments" / name).read_text(encoding="utf-8")
+def test_a_mistake_in_the_stacks_is_one_line(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new, line = WRONG[case]
+    text = stacks.FILE.read_text(encoding="utf-8")
     assert old in text
-    (tmp_path / name).write_text(text.replace(old, new, 1), encoding="utf-8")
-    for module, load in ((stacks, stacks.load_stacks), (gates, gates._document)):
-        if module.FILE.name == name:
-            monkeypatch.setattr(module, "FILE", tmp_path / name)
-            with pytest.raises(DeploymentError, match=line) as caught:
-                load.__wrapped__()
-            assert "\n" not in str(caught.value)
+    path = tmp_path / stacks.FILE.name
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+    monkeypatch.setattr(stacks, "FILE", path)
+    with pytest.raises(DeploymentError, match=line) as caught:
+        stacks.load_stacks.__wrapped__()
+    assert "\n" not in str(caught.value)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fixtures.deployments import changes, known_boxes, load_box, load_boxes, resolve_model
-from fixtures.deployments.deployment import Change
+from fixtures.deployments.deployment import ChangedSetting
 from fixtures.deployments.models import model_arguments
 from fixtures.deployments.stacks import load_stacks
 from fixtures.errors import DeploymentError
@@ -168,7 +168,7 @@ def test_what_is_not_stated_comes_from_what_is_extended(write: Write) -> None:
 def test_the_differences_of_two_arms_are_listed(write: Write) -> None:
     box = load_box(write(GOOD))
     found = changes(box.deployment("plain"), box.deployment("two"))
-    assert found == (Change("options.tensor_parallel", 1, 2),)
+    assert found == (ChangedSetting("options.tensor_parallel", 1, 2),)
     assert str(found[0]) == "options.tensor_parallel: 1 -> 2"
     assert changes(box.deployment("two"), box.deployment("two")) == ()
 

@@ -10,7 +10,7 @@ from packaging.version import Version
 from fixtures.deployments import load_boxes, not_expressible, render, render_environment
 from fixtures.deployments.command import server_environment
 from fixtures.deployments.deployment import Value
-from fixtures.deployments.effective import Difference, differences, effective
+from fixtures.deployments.effective import Disagreement, differences, effective
 from fixtures.deployments.loading import SCHEMA, schema
 from fixtures.deployments.options import OPTIONS
 from fixtures.errors import DeploymentError
@@ -137,7 +137,7 @@ def test_one_table_makes_schema_command_line_and_readings() -> None:
 def test_no_file_but_the_table_types_the_name_of_an_option() -> None:
     """The renderer, the check of the effective configuration and the schema know options from the table alone."""
     names = "|".join(OPTIONS)
-    for path in (SCHEMA, *(SCHEMA.parent / f"{name}.py" for name in ("command", "effective", "native", "validate"))):
+    for path in (SCHEMA, *(SCHEMA.parent / f"{name}.py" for name in ("command", "effective", "validate"))):
         assert re.findall(rf'"({names})"', path.read_text(encoding="utf-8")) == [], path.name
     table = (SCHEMA.parent / "options.py").read_text(encoding="utf-8")
     defined = re.findall(r'(?:valued|switch|Option)\(\s*"([a-z_]+)"', table)
@@ -157,6 +157,6 @@ def test_a_server_that_streams_all_ids_so_far_is_not_the_one_asked_for(release: 
     info = {"version": release, "stream_interval": 1, key: True}
     assert differences(pinned, info, release) == []
     assert differences(pinned, info | {key: False}, release) == [
-        Difference("incremental_streaming", True, False, "changed")
+        Disagreement("incremental_streaming", True, False, "changed")
     ]
     assert differences(pinned, info | {"stream_interval": 8}, release)[0].option == "stream_interval"
