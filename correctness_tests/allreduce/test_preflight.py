@@ -8,7 +8,7 @@ import pytest
 
 from fixtures.allreduce import preflight as module
 from fixtures.allreduce.preflight import main, preflight
-from fixtures.allreduce.ranks import RankFailed, RankHung
+from fixtures.allreduce.starting import RankFailed, RankHung
 from fixtures.errors import MeasurementFailed
 
 pytestmark = [pytest.mark.correctness, pytest.mark.xdist_group("allreduce-controls")]
