@@ -14,7 +14,7 @@ from fixtures.allreduce.backends import ALL_SIZES, BACKENDS
 from fixtures.allreduce.cases import VERIFY_BYTES, Case, elements
 from fixtures.allreduce.ranks import RankGroup
 from fixtures.allreduce.results import CaseResult, complaint
-from fixtures.allreduce.series import DECODING, SERIES, Asked, Series, decoding, varied
+from fixtures.allreduce.series import DECODING, SERIES, CallSeries, CaseMaker, decoding, varied
 
 pytestmark = pytest.mark.correctness
 
@@ -28,11 +28,11 @@ def assert_right(results: Sequence[CaseResult]) -> None:
 
 
 @pytest.fixture
-def asked(group: RankGroup, calls: Iterator[int]) -> Asked:
-    return Asked(group.backend, group.device, group.world_size, calls)
+def maker(group: RankGroup, calls: Iterator[int]) -> CaseMaker:
+    return CaseMaker(group.backend, group.device, group.world_size, calls)
 
 
-def done(group: RankGroup, series: Series) -> list[CaseResult]:
+def done(group: RankGroup, series: CallSeries) -> list[CaseResult]:
     results = group.run_series(series)
     if not results:
         least, most = group.backend.min_bytes_per_rank * group.world_size, group.backend.max_bytes
@@ -44,16 +44,16 @@ def done(group: RankGroup, series: Series) -> list[CaseResult]:
 
 
 @pytest.mark.parametrize("name", [name for name in SERIES if name not in ("growing", "rounding", "largest")])
-def test_series(group: RankGroup, asked: Asked, name: str) -> None:
+def test_series(group: RankGroup, maker: CaseMaker, name: str) -> None:
     """Each is described in `fixtures.allreduce.series`."""
-    assert_right(done(group, SERIES[name](asked)))
+    assert_right(done(group, SERIES[name](maker)))
 
 
 def test_error_is_within_the_derived_bound(
-    group: RankGroup, asked: Asked, record_property: Callable[[str, object], None]
+    group: RankGroup, maker: CaseMaker, record_property: Callable[[str, object], None]
 ) -> None:
     """And reaches 0.9 of it where a sum in fp32 is rounded once: a looser bound would let faults through."""
-    results = done(group, SERIES["rounding"](asked))
+    results = done(group, SERIES["rounding"](maker))
     assert_right(results)
     for dtype in group.backend.dtypes:
         tight = {r.case.pattern: r.tightness for r in results if r.case.dtype == dtype}
@@ -63,13 +63,13 @@ def test_error_is_within_the_derived_bound(
             assert tight["normal"] >= 0.9, f"the bound is never reached: {tight}"
 
 
-def test_growing_and_shrinking_with_and_without_a_late_rank(group: RankGroup, asked: Asked) -> None:
-    assert_right(done(group, replace(SERIES["growing"](asked), late={})))
-    assert_right(done(group, SERIES["growing"](asked)))
+def test_growing_and_shrinking_with_and_without_a_late_rank(group: RankGroup, maker: CaseMaker) -> None:
+    assert_right(done(group, replace(SERIES["growing"](maker), late={})))
+    assert_right(done(group, SERIES["growing"](maker)))
 
 
-def test_largest(group: RankGroup, asked: Asked) -> None:
-    series = SERIES["largest"](asked)
+def test_largest(group: RankGroup, maker: CaseMaker) -> None:
+    series = SERIES["largest"](maker)
     need = series.cases[0].nbytes * BYTES_NEEDED_PER_BYTE * group.world_size
     free = psutil.virtual_memory().available
     if group.device == "cpu" and need > free:
@@ -79,18 +79,18 @@ def test_largest(group: RankGroup, asked: Asked) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_no_false_alarm_in_many_repetitions(group: RankGroup, asked: Asked) -> None:
+def test_no_false_alarm_in_many_repetitions(group: RankGroup, maker: CaseMaker) -> None:
     """A whole series of decoding at any number of ranks, and everything else many times."""
-    assert_right(done(group, decoding(asked, DECODING)))
+    assert_right(done(group, decoding(maker, DECODING)))
     for _ in range(REPETITIONS[group.world_size] // 50):
-        assert_right(done(group, varied(asked)))
-        assert_right(done(group, SERIES["special"](asked)))
+        assert_right(done(group, varied(maker)))
+        assert_right(done(group, SERIES["special"](maker)))
 
 
-def test_strided_input(group: RankGroup, asked: Asked) -> None:
+def test_strided_input(group: RankGroup, maker: CaseMaker) -> None:
     """Every second element of a buffer: right, refused on all ranks, or the silent trap that the backend is known
     for."""
-    results = done(group, Series([asked.case("exact", dtype, 1024, "strided") for dtype in group.backend.dtypes]))
+    results = done(group, CallSeries([maker.case("exact", dtype, 1024, "strided") for dtype in group.backend.dtypes]))
     match group.backend.strided:
         case "right":
             assert_right(results)

@@ -17,7 +17,7 @@ from fixtures.allreduce.cases import Case
 from fixtures.allreduce.faults import FAULTS
 from fixtures.allreduce.ranks import Launchers, RankGroup
 from fixtures.allreduce.results import CaseResult
-from fixtures.allreduce.series import SERIES, Asked, decoding
+from fixtures.allreduce.series import SERIES, CaseMaker, decoding
 from fixtures.allreduce.starting import RankHung
 
 pytestmark = [pytest.mark.correctness, pytest.mark.xdist_group("allreduce-controls")]
@@ -143,7 +143,7 @@ SERIES_CONTROLS = [
     SeriesControl("two sizes in turn", "one_shot", "in turn"),
     SeriesControl("two sizes in turn", "ring", "in turn"),
     SeriesControl("odd tail", "one_shot", "odd"),
-    SeriesControl("large tail", "two_shot", "largest", ranks=2),
+    SeriesControl("large tail", "two_shot", "largest"),
 ]
 
 
@@ -196,11 +196,11 @@ def test_series_shows_the_fault(
 ) -> None:
     """And the calls of other series, where ordinary numbers are summed at other sizes, do not."""
     group = groups(control.backend, control.ranks)
-    asked = Asked(group.backend, "cpu", control.ranks, calls)
-    series = decoding(asked, control.calls) if control.series == "decoding" else SERIES[control.series](asked)
+    maker = CaseMaker(group.backend, "cpu", control.ranks, calls)
+    series = decoding(maker, control.calls) if control.series == "decoding" else SERIES[control.series](maker)
     row = {
         control.series: share(group.run_series(series, fault=control.fault)),
-        "exact": share(group.run_series(SERIES["growing"](asked), fault=control.fault)),
+        "exact": share(group.run_series(SERIES["growing"](maker), fault=control.fault)),
     }
     record_property(FAULT, [str(control), row])
     assert row[control.series] > 0
@@ -222,7 +222,7 @@ def test_hang_ends_in_time_with_every_stack(
     record_property(FAULT, ["rank hangs in gloo, bf16", {JOIN: 1.0}])
     assert set(caught.value.stacks) == set(range(RANKS))
     assert all("all_reduce" in stack for stack in caught.value.stacks.values()), caught.value.lines
-    assert "faults.py" in caught.value.stacks[1], "the stack of the rank that hangs names the place"
+    assert "fault_kinds.py" in caught.value.stacks[1], "the stack of the rank that hangs names the place"
     assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")], "ranks are left behind"
 
 
