@@ -14,7 +14,7 @@ import pytest
 from fixtures.allreduce import adapters, installed
 from fixtures.allreduce.availability import Facts, unavailable
 from fixtures.allreduce.backends import BACKENDS
-from fixtures.allreduce.installed import Entry, declared_entries, problems
+from fixtures.allreduce.installed import InstalledCall, declared_entries, problems
 
 pytestmark = pytest.mark.correctness
 
@@ -68,29 +68,29 @@ def package(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("entry", "expected"),
     [
-        (Entry("engine.kernels", "Kernels", ("group", "device")), ""),
-        (Entry("engine.kernels", "Kernels", ("group", "device", "size")), ""),
-        (Entry("engine", "Public.reduce", ("inp",)), ""),
-        (Entry("engine.kernels", "Kernels.free", ("anything",)), ""),
-        (Entry("engine.kernels", "Kernels", ("group",)), "parameter 'device' is required"),
-        (Entry("engine.kernels", "Kernels", ("group", "device", "sise")), "no parameter 'sise'"),
-        (Entry("engine.kernels", "Kernels.all_reduce", ("inp",)), "class Kernels has no all_reduce"),
-        (Entry("engine.kernels", "Kernel", ("group",)), "engine.kernels has no Kernel"),
-        (Entry("engine.kernel", "Kernels", ("group",)), "there is no module engine.kernel"),
-        (Entry("engine.kernels", "make", ()), "parameter 'key' is required"),
+        (InstalledCall("engine.kernels", "Kernels", ("group", "device")), ""),
+        (InstalledCall("engine.kernels", "Kernels", ("group", "device", "size")), ""),
+        (InstalledCall("engine", "Public.reduce", ("inp",)), ""),
+        (InstalledCall("engine.kernels", "Kernels.free", ("anything",)), ""),
+        (InstalledCall("engine.kernels", "Kernels", ("group",)), "parameter 'device' is required"),
+        (InstalledCall("engine.kernels", "Kernels", ("group", "device", "sise")), "no parameter 'sise'"),
+        (InstalledCall("engine.kernels", "Kernels.all_reduce", ("inp",)), "class Kernels has no all_reduce"),
+        (InstalledCall("engine.kernels", "Kernel", ("group",)), "engine.kernels has no Kernel"),
+        (InstalledCall("engine.kernel", "Kernels", ("group",)), "there is no module engine.kernel"),
+        (InstalledCall("engine.kernels", "make", ()), "parameter 'key' is required"),
     ],
 )
-def test_renames_are_found(package: Path, entry: Entry, expected: str) -> None:
+def test_renames_are_found(package: Path, entry: InstalledCall, expected: str) -> None:
     found = problems([entry], package)
     assert (expected in found[0]) if expected else not found
 
 
 def test_an_entry_insists_on_what_it_declares() -> None:
-    entry = Entry("math", "gcd", ("a",))
+    entry = InstalledCall("math", "gcd", ("a",))
     with pytest.raises(TypeError, match=r"math:gcd\(a\) is called with b"):
         entry(b=1)
-    assert Entry("types", "SimpleNamespace", ("a",))(a=1).a == 1
-    assert installed.Entry("builtins", "str.upper").on("x") == "X"
+    assert InstalledCall("types", "SimpleNamespace", ("a",))(a=1).a == 1
+    assert installed.InstalledCall("builtins", "str.upper").on("x") == "X"
 
 
 BLACKWELL = Facts(gpus=8, capability=(12, 0), name="RTX PRO 6000")

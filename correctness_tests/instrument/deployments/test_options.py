@@ -1,13 +1,18 @@
-"""Options by meaning as flags of each release, and the error that names the release that can."""
+"""Options by meaning as flags of each release, the error that names the release that can, and the one table."""
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from packaging.version import Version
 
 from fixtures.deployments import load_boxes, not_expressible, render, render_environment
 from fixtures.deployments.command import server_environment
 from fixtures.deployments.deployment import Value
-from fixtures.deployments.flags import OPTIONS
+from fixtures.deployments.effective import Disagreement, differences, effective
+from fixtures.deployments.loading import SCHEMA, schema
+from fixtures.deployments.options import OPTIONS
 from fixtures.errors import DeploymentError
 
 RENDERED: list[tuple[str, Value, str, list[str]]] = [
@@ -29,6 +34,12 @@ RENDERED: list[tuple[str, Value, str, list[str]]] = [
     ("memory_fraction", 0.4, "0.5.23", ["--mem-fraction-static", "0.4"]),
     ("torch_symmetric_memory", True, "0.5.23", ["--enable-torch-symm-mem"]),
     ("mscclpp", False, "0.5.23", []),
+    ("incremental_streaming", True, "0.5.6", ["--stream-output"]),
+    ("incremental_streaming", True, "0.5.9", ["--stream-output"]),
+    ("incremental_streaming", True, "0.5.10.post1", ["--incremental-streaming-output"]),
+    ("incremental_streaming", True, "0.5.23", ["--incremental-streaming-output"]),
+    ("incremental_streaming", False, "0.5.23", []),
+    ("stream_interval", 1, "0.5.23", ["--stream-interval", "1"]),
 ]
 
 
@@ -109,9 +120,43 @@ def test_variables_of_options_join_those_of_the_deployment() -> None:
 def test_the_spellings_of_one_value_never_overlap() -> None:
     """Two spellings for one value and release would make the first in the table win by accident."""
     releases = [f"0.5.{minor}" for minor in range(6, 25)] + ["0.5.10.post1"]
-    from packaging.version import Version
-
     for option in OPTIONS.values():
         for release in releases:
             fitting = [spelling.when for spelling in option.spellings if spelling.covers(Version(release))]
             assert len(fitting) == len(set(fitting)), (option.name, release)
+
+
+def test_one_table_makes_schema_command_line_and_readings() -> None:
+    assert schema()["$defs"]["options"]["properties"] == {name: each.schema for name, each in OPTIONS.items()}
+    assert effective({}, "0.5.23") == {}
+    for option in OPTIONS.values():
+        assert option.meaning.endswith("."), option.name
+        assert option.spellings, option.name
+
+
+def test_no_file_but_the_table_types_the_name_of_an_option() -> None:
+    """The renderer, the check of the effective configuration and the schema know options from the table alone."""
+    names = "|".join(OPTIONS)
+    for path in (SCHEMA, *(SCHEMA.parent / f"{name}.py" for name in ("command", "effective", "validate"))):
+        assert re.findall(rf'"({names})"', path.read_text(encoding="utf-8")) == [], path.name
+    table = (SCHEMA.parent / "options.py").read_text(encoding="utf-8")
+    defined = re.findall(r'(?:valued|switch|Option)\(\s*"([a-z_]+)"', table)
+    assert sorted(defined) == sorted(OPTIONS), "an option is defined twice, or by another way than the table's"
+
+
+@pytest.mark.parametrize(
+    ("release", "key"),
+    [
+        ("0.5.9", "stream_output"),
+        ("0.5.10.post1", "incremental_streaming_output"),
+        ("0.5.23", "incremental_streaming_output"),
+    ],
+)
+def test_a_server_that_streams_all_ids_so_far_is_not_the_one_asked_for(release: str, key: str) -> None:
+    pinned: dict[str, Value] = {"incremental_streaming": True, "stream_interval": 1}
+    info = {"version": release, "stream_interval": 1, key: True}
+    assert differences(pinned, info, release) == []
+    assert differences(pinned, info | {key: False}, release) == [
+        Disagreement("incremental_streaming", True, False, "changed")
+    ]
+    assert differences(pinned, info | {"stream_interval": 8}, release)[0].option == "stream_interval"
