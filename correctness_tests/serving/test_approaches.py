@@ -61,7 +61,7 @@ def measured(deployment: Deployment, folder: Path, index: int = 0, requests: int
     if requests is not None:
         workload = replace(workload, requests=requests, warm_up_requests=1)
     side = candidate_side(deployment, stack("cpu"))
-    return measure_start(Subject(side, (workload,), "live", {}), "stage1", index, folder, lambda step: None)
+    return measure_start(Subject(side, (workload,), "live"), "stage1", index, folder, lambda step: None)
 
 
 def test_a_path_that_is_silently_off_is_unsupported(arm: Arm, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ NOT_THE_APPROACH = {
     Cause.WRONG_SERVER,
     Cause.DIFFERENT,
     Cause.UNPROVEN,
+    Cause.DISK,
 }
 
 

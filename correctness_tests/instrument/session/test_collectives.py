@@ -38,7 +38,7 @@ def test_collectives_that_fail_are_a_failed_measurement_without_a_server(monkeyp
     monkeypatch.setattr(module.RankGroup, "run", _with_short_limit(module.RankGroup.run))
     monkeypatch.setattr(collectives, "preflight", partial(module.preflight, fault=fault))
     side = Side("tp2", load_box("cpu").deployment("tp2"), "cpu", "0.5.23", ("no such program",))
-    record = measure_start(Subject(side, (), "r", {}), "stage1", 0, tmp_path, lambda _step: None)
+    record = measure_start(Subject(side, (), "r"), "stage1", 0, tmp_path, lambda _step: None)
     assert record.status == "measurement failed"
     assert record.failure["cause"] == cause
     assert "2 ranks" in record.failure["message"] or "world size 2" in record.failure["message"]

@@ -189,7 +189,7 @@ def measuring(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     plan = Plan(
         run="r", box=BOX, stack="cu130", results=tmp_path, starts=STARTS, max_minutes=None, prime=False,
         side=lambda deployment: SimpleNamespace(deployment=deployment), against=lambda deployment: None,
-        block_pairs=2, room=1, workloads=lambda deployment: (), environment={},
+        block_pairs=2, room=1, workloads=lambda deployment: (),
     )  # type: ignore[arg-type]
     bench.source = Measurements(plan, bench.show)  # type: ignore[assignment]
     return bench
