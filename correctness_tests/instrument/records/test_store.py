@@ -15,7 +15,7 @@ from fixtures.errors import RecordError
 from fixtures.records.metric import Metric
 from fixtures.records.start import StartRecord, new_start_id
 from fixtures.records.store import check_writable, read_record, read_records, write_atomically, write_record
-from fixtures.session.recorded_pairs import recorded_pairs
+from fixtures.session.recorded import recorded_pairs
 
 
 def start(**changes) -> StartRecord:

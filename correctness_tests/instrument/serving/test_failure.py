@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.serving.failure import Cause, Phase, diagnose, progress, refusals
-from fixtures.serving.tracebacks import exceptions
+from fixtures.serving.failure import Cause, Phase, diagnose, exceptions, progress, refusals
 
 LOGS = Path(__file__).with_name("server_logs")
 """Logs of real SGLang 0.5.23 servers on the CPU that were made to fail."""

@@ -126,9 +126,10 @@ def test_blocks_that_stay_no_evidence_name_everything(pair: Any, monkeypatch: An
     assert failure["cause"] == "bunched"
     guilty = next(record for record in found.records if len(record.pair.repeated) == paired.REPEATED_BLOCKS)
     for said in (
-        f"start {guilty.id}", "single_stream block 1 of 2", "request p: its 11 tokens of 11 passes came in 1 reads",
-        "server.log", f"{paired.REPEATED_BLOCKS} blocks were served again already",
+        f"start {guilty.id} ({guilty.side})", "single_stream block 1 of 2",
+        "request p: its 11 tokens of 11 passes came in 1 reads", "server.log", f"{paired.REPEATED_BLOCKS} blocks were served again already",
         "measure again: pytest -m perf --box=cpu --deployment=baseline --workload=single_stream",
+        "--against=baseline",
     ):  # fmt: skip
         assert said in failure["message"]
 
