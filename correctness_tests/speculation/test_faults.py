@@ -260,7 +260,7 @@ def test_a_fault_of_sampled_verify_is_caught(
 @pytest.mark.parametrize("fault", DECAYS)
 def test_decaying_drafts_are_caught(
     fault: str, pair: Pair, checker: Checker, server_pool: ServerPool, serve: Callable[..., Server],
-    prompts: list[tuple[int, ...]],
+    prompts: list[tuple[int, ...]], note: Note,
 ) -> None:
     """Right outputs from drafts that get worse, bit by bit or at once, in the middle of a long run."""
     if pair.speculative.box != "cpu":
@@ -277,6 +277,8 @@ def test_decaying_drafts_are_caught(
         server.flush_cache()
     within = judge_decay("long run", lengths(answers))
     after = judge_history("after the long run", again(early), late, early)
+    symptoms = tuple(str(each.symptom) for each in (*within, *after))
+    note(Row(fault, "long run", symptoms, None, 0, acceptance(answers).length, None, None, None))
     print(*within, *after, sep="\n")
     assert [each.symptom for each in within] == [Symptom.DECAY]
     assert [each.symptom for each in after] == [Symptom.ACCEPT_LENGTH]
