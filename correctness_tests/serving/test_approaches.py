@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from fixtures.campaign.approach import RATE
 from fixtures.campaign.arms import Arm
-from fixtures.campaign.evidence import RATE
 from fixtures.campaign.outcomes import Outcome
+from fixtures.campaign.prediction import prediction
+from fixtures.campaign.steps import step_times
 from fixtures.campaign.trial import arm_outcome
-from fixtures.campaign.where_time_goes import prediction, spent
 from fixtures.deployments import Deployment, load_box, resolve_model
 from fixtures.deployments.activity import activities
 from fixtures.deployments.stacks import stack
@@ -109,5 +110,5 @@ def test_the_cost_model_predicts_what_eagle3_brings(arm: Arm, tmp_path: Path) ->
     records = [measured(deployment, tmp_path, index) for index in range(STARTS) for deployment in sides]
     assert [record.failure for record in records] == [None] * len(records)
     found = prediction(records[0::2], records[1::2])
-    print(found, *spent(records), sep="\n")
+    print(found, *step_times(records)[0], sep="\n")
     assert found.near, str(found)

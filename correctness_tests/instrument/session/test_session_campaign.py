@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from campaign_cases import BOX, STARTS, start
 
-from fixtures.campaign.asked import Asked, questions_of
+from fixtures.campaign.arms import Asked, questions_of
 from fixtures.campaign.loading import load_approaches
 from fixtures.campaign.outcomes import Outcome
 from fixtures.deployments import load_box
