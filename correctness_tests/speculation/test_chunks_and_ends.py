@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.timeout(3600),
 ]
 
-CROWD = 48
+CROWD = 40
 LEAST_ACCEPT_LENGTH = 1.2
 """Lower than elsewhere: the tiny draft reads long prompts less well."""
 

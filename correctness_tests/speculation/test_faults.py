@@ -52,7 +52,7 @@ pytestmark = [
 ]
 
 PROMPTS = 32
-CROWD = 48
+CROWD = 40
 SAMPLING = {"temperature": 0.8, "top_p": 0.95}
 DRAWS = 2000
 IDLE_S = 5.0
