@@ -15,6 +15,7 @@ from fixtures.allreduce import adapters, installed
 from fixtures.allreduce.availability import Facts, unavailable
 from fixtures.allreduce.backends import BACKENDS
 from fixtures.allreduce.installed import InstalledCall, declared_entries, problems
+from fixtures.deployments.stacks import gpu_stacks, sglang_release, stack
 
 pytestmark = pytest.mark.correctness
 
@@ -28,8 +29,7 @@ def site_packages(package: str) -> Path:
 
 @pytest.mark.parametrize("package", ["sglang", "flashinfer"])
 def test_calls_bind_to_the_installed_packages(package: str) -> None:
-    stack = "cu130"  # the CPU stack has the same SGLang and FlashInfer
-    found = problems(declared_entries(stack, package), site_packages(package))
+    found = problems(declared_entries(sglang_release(), package), site_packages(package))
     assert not found, "\n".join(found)
 
 
@@ -44,8 +44,11 @@ def test_adapters_call_installed_packages_through_entries_only() -> None:
 
 
 def test_every_gpu_backend_declares_its_calls() -> None:
-    assert {e.module.partition(".")[0] for e in declared_entries("cu130")} == {"sglang", "flashinfer"}
-    assert len(declared_entries("cu130")) > len(declared_entries("cu128")) >= 25
+    for each in gpu_stacks():
+        declared = declared_entries(stack(each).release)
+        assert {e.module.partition(".")[0] for e in declared} == {"sglang", "flashinfer"}
+        assert len(declared) >= 25
+    assert len(declared_entries("0.5.23")) > len(declared_entries("0.5.10.post1"))
 
 
 SOURCE = """
