@@ -23,6 +23,7 @@ pytestmark = pytest.mark.xdist_group("gate evaluation")
 
 DATA = Path(__file__).parents[3] / "fixtures" / "gate" / "data"
 MS = MetricSpec("w/x", "timing", "lower", "ms")
+FEW = ("--rows", "50", "--runs", "2")
 SIGN = {"regression": 1, "improvement": -1}
 
 
@@ -79,14 +80,16 @@ def test_the_command_is_deterministic_and_writes_every_key(
     monkeypatch.setattr(evaluation, "GATES", {name: few[name] for name in (THIS_GATE, "mean > 5 %")})
     monkeypatch.setattr(evaluation.evaluate, "__defaults__", (0, 1))
     for name in ("a.json", "b.json"):
-        assert evaluation.main([str(DATA), "--json", str(tmp_path / name), "--seed", "3"]) == 0
+        assert evaluation.main([str(DATA), "--json", str(tmp_path / name), "--seed", "3", *FEW]) == 0
     first, second = ((tmp_path / name).read_text() for name in ("a.json", "b.json"))
     assert first == second
-    evaluation.main([str(DATA), "--json", str(tmp_path / "c.json"), "--seed", "4"])
+    evaluation.main([str(DATA), "--json", str(tmp_path / "c.json"), "--seed", "4", *FEW])
     assert (tmp_path / "c.json").read_text() != first
     out = capsys.readouterr().out
     assert "Clopper-Pearson" in out
     assert "mean > 5 %" in out
+    assert "5 of 2           sessions, sd 2 %" in out
+    assert "unchanged runs that are blocked, of 2 of the GPU box's size" in out
     for sets in json.loads(first)["gates"].values():
         for entry in sets.values():
             assert {"false_alarm_rate", "false_alarm_upper95", "comparisons", "power", "labelled"} <= set(entry)
