@@ -87,7 +87,8 @@ def test_stored_baselines(tmp_path: Path) -> None:
             "measured",
             "first",
             "2026-07-01T00:00:00Z",
-            environment=dict(environment),
+            environment={**environment, "workload single_stream": "w"},
+            workloads={"single_stream": "w"},
             metrics={key: metric},
             starts=ids,
         )
@@ -106,7 +107,8 @@ def test_a_stored_p99_has_the_requests_that_it_was_saved_with(tmp_path: Path) ->
         figures = tuple(30 * np.exp(np.random.default_rng(seed).normal(0, 0.003, 10)))
         metric = BaselineMetric(key, "ttft_p99_ms", "single_stream", "ms", "timing", "lower", figures, ids)
         stored = Baseline("pcie_blackwell", stack, "baseline_bs128", "measured", "first", "2026-07-01T00:00:00Z")
-        write_baseline(replace(stored, metrics={key: metric}, starts=ids), tmp_path)
+        served = {"environment": {"workload single_stream": "w"}, "workloads": {"single_stream": "w"}}
+        write_baseline(replace(stored, metrics={key: metric}, starts=ids, **served), tmp_path)
     sides = [side_of_baselines(tmp_path, "pcie_blackwell", stack) for stack in ("cu128", "cu130")]
     assert [each.verdict for each in compare_sides(sides[0], sides[1], {}).metrics] == ["no change"]
 

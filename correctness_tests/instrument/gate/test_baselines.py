@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fixtures.errors import BaselineError
-from fixtures.gate.baselines import Baseline, baseline_path, load_baseline, parse_baseline, write_baseline
+from fixtures.gate.baselines import Baseline, baseline_path, load_baseline, write_baseline
 from fixtures.gate.decide import decide
 from fixtures.gate.fingerprint import differing
 from fixtures.gate.saving import baseline_from_records, first_after_install
@@ -141,21 +141,21 @@ def with_starts(values: Any) -> dict[str, Any]:
 
 
 BROKEN: dict[str, tuple[str, str]] = {
-    "nested too deeply": ("[" * 100_000, "not JSON of this suite"),
+    "nested too deeply": ("[" * 100_000, "nested too deeply"),
     "an integer no float holds": (f'{{"x": {10**400}}}', "too large a number"),
     "not JSON": ('{\n "schema": "baseline/1",\n oops\n}', ":3: not JSON"),
     "empty file": ("", ":1: not JSON"),
     "a list": ("[]", "is a list"),
     "zero": (json.dumps(with_starts([1.0] * 9 + [0])), f"metrics/{KEY}/starts/9: 0 is not above 0"),
     "negative": (json.dumps(with_starts([1.0] * 9 + [-1.0])), "starts/9: -1.0 is not above 0"),
-    "NaN": (json.dumps(with_starts([1.0] * 9 + [math.nan])), f"metrics/{KEY}/starts/9: nan is no figure"),
-    "infinite": (json.dumps(with_starts([math.inf] * 10)), "starts/0: inf is no figure"),
+    "NaN": (json.dumps(with_starts([1.0] * 9 + [math.nan])), "NaN is no JSON number"),
+    "infinite": (json.dumps(with_starts([math.inf] * 10)), "Infinity is no JSON number"),
     "no starts": (json.dumps(with_starts([])), f"metrics/{KEY}/starts: the list is empty"),
     "text": (json.dumps(with_starts([1.0] * 9 + ["100"])), "starts/9: '100' is not of type 'number'"),
     "a start short": (json.dumps(with_starts([1.0] * 9)), "9 values for 10 starts"),
     "a missing key": (json.dumps({k: v for k, v in stored().items() if k != "reason"}), "'reason' is a required"),
     "an unknown key": (json.dumps({**stored(), "best": 1}), "'best' was unexpected"),
-    "an unknown version": (json.dumps({**stored(), "schema": "baseline/9"}), "'baseline/9' is none of"),
+    "an unknown version": (json.dumps({**stored(), "schema": "baseline/9"}), "'baseline/9' is not baseline/1"),
     "a start twice": (json.dumps({**stored(), "starts": ["s1"] * 10}), "listed twice"),
     "no metrics": (json.dumps({**stored(), "metrics": {}}), "metrics"),
 }
@@ -196,35 +196,6 @@ def test_another_machines_baseline_is_not_comparable():
     found = decide(metric.spec(), metric.given(), [50.0] * 5, incomparable=[str(each) for each in differences])
     assert found.verdict == "no comparable baseline"
     assert found.differences == ("machine: a1 -> b2",)
-
-
-OLD = {
-    "schema": "baseline/0",
-    "box": "cpu",
-    "stack": "cpu",
-    "deployment": "baseline",
-    "date": "2025-03-01",
-    "environment": {"machine": "a1"},
-    "metrics": {
-        "decode_tok_s@single_stream": {"unit": "tok/s", "higher_is_better": True, "values": [98.0, 99.5] * 5},
-        "ttft_ms@single_stream": {"unit": "ms", "higher_is_better": False, "values": [11.0, 11.5] * 5},
-    },
-}
-
-
-def test_an_older_version_stays_readable(tmp_path: Path):
-    read = parse_baseline(json.dumps(OLD), "old.json")
-    assert read.metrics[KEY].given().values == (98.0, 99.5) * 5
-    assert read.metrics["single_stream/ttft_ms"].better == "lower"
-    assert read.saved_at.startswith("2025-03-01")
-    again = load_baseline(write_baseline(read, tmp_path))
-    assert again == read
-    assert json.loads(baseline_path(tmp_path, "cpu", "cpu", "baseline").read_text())["schema"] == "baseline/1"
-
-
-def test_an_older_version_that_is_broken_is_one_line():
-    with pytest.raises(BaselineError, match="breaks baseline/0"):
-        parse_baseline(json.dumps({"schema": "baseline/0", "box": "cpu"}), "old.json")
 
 
 def test_the_campaigns_figures_are_reported_never_measured():

@@ -11,13 +11,13 @@ import pytest
 
 from fixtures.errors import RecordError
 from fixtures.records.metric import Metric
-from fixtures.records.start import StartRecord, new_start_id
+from fixtures.records.start import StartRecord
 from fixtures.records.store import check_writable, read_record, read_records, write_atomically, write_record
 
 
 def start(**changes) -> StartRecord:
     values = {
-        "id": new_start_id("baseline"),
+        "id": "baseline-20260101T000000-a1b2c3",
         "run": "r",
         "box": "cpu",
         "stack": "cpu",
@@ -39,7 +39,7 @@ def test_a_record_comes_back_as_it_was(tmp_path):
 
 
 def test_a_missing_figure_stays_missing(tmp_path):
-    path = write_record(start(metrics=[Metric("ttft_ms", math.nan, "ms", "timing", "lower")]), tmp_path)
+    path = write_record(start(metrics=[Metric("ttft_ms", math.nan, "ms", "timing", "lower", "s")]), tmp_path)
     assert "NaN" not in path.read_text()
     assert math.isnan(read_record(path).metrics[0].value)
     assert not read_record(path).metrics[0].usable
