@@ -97,7 +97,7 @@ def _workload(slower: float, name: str) -> dict[str, object]:
     requests = []
     for number in range(3):
         moments = tuple((1 + slower) * (0.03 + 0.012 * (1 + number / 50) * token) for token in range(40))
-        histogram = (3, 2, 2, 5)
+        histogram = (3, 2, 2, 5) if name == "single_stream" else ()
         requests.append(
             RequestResult(f"p{number}", 9, 40, 0, 0.0, moments, "length", 12, 40 / 12, 21, 36, 0, histogram)
         )
