@@ -7,10 +7,10 @@ import itertools
 from collections.abc import Callable, Iterator
 
 import pytest
+from fault_table import summary
 
 from fixtures.allreduce.availability import runnable, unavailable
 from fixtures.allreduce.backends import BACKENDS, Backend
-from fixtures.allreduce.fault_table import summary
 from fixtures.allreduce.ranks import Launchers, RankGroup
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from fixtures.allreduce.ranks import RankGroup
 from fixtures.deployments import load_box
 from fixtures.session.correctness import check_all_reduce, checked_all
 
@@ -18,15 +19,33 @@ def test_right_sums_are_counted() -> None:
     found = check_all_reduce("gloo", TWO_RANKS)
     assert (found.wrong, found.unavailable) == (None, None)
     assert found.ranks == 2
-    assert found.calls > 100
+    assert found.calls > 1200
 
 
-@pytest.mark.parametrize("fault", ["dropped rank", "no kernel launched"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "dropped rank",
+        "no kernel launched",
+        "odd tail",
+        "two sizes in turn",
+        "NaN swallowed",
+        "stale once in 500",
+        "large tail",
+    ],
+)
 def test_a_wrong_sum_is_wrong_output(fault: str) -> None:
     found = check_all_reduce("gloo", TWO_RANKS, fault=fault)
     assert found.wrong is not None
     assert "elements wrong" in found.wrong
     assert "\n" not in found.wrong
+
+
+def test_a_wrong_fused_norm_is_wrong_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    norm = RankGroup.norm
+    monkeypatch.setattr(RankGroup, "norm", lambda *asked, **how: norm(*asked, **how, fault="norm without the residual"))
+    found = check_all_reduce("one_shot", TWO_RANKS)
+    assert str(found.wrong).startswith("fused norm, bf16, 1 x 7168, weights same, scale 1: norm: rank ")
 
 
 def test_what_cannot_run_here_says_why_and_counts_no_call() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from fixtures.allreduce import preflight as module
 from fixtures.allreduce.preflight import main, preflight
-from fixtures.allreduce.ranks import RankFailed, RankHung
+from fixtures.allreduce.starting import RankFailed, RankHung
 from fixtures.errors import MeasurementFailed
 
 pytestmark = [pytest.mark.correctness, pytest.mark.xdist_group("allreduce-controls")]
@@ -25,7 +25,7 @@ def test_hang_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RankHung, match="no answer from rank 0, 1 in 2 s") as caught:
         preflight(2, "cpu", fault="rank hangs")
     assert time.monotonic() - begin < 90
-    assert any("faults.py" in line for line in caught.value.lines)
+    assert any("fault_kinds.py" in line for line in caught.value.lines)
 
 
 def test_ranks_that_do_not_start_in_time_are_told_as_that() -> None:

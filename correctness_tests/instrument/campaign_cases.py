@@ -9,6 +9,7 @@ from typing import Any
 
 from fixtures.records.correctness import AllReduceChecked, Correctness, ReplayChecked, write_correctness
 from fixtures.records.metric import Metric
+from fixtures.records.pass_summary import PassRow, PassSummary
 from fixtures.records.start import StartRecord
 from fixtures.records.store import write_record
 
@@ -19,18 +20,15 @@ ENVIRONMENT = {"machine": "a", "sglang": "0.5.23", "torch": "2.14.1", "driver": 
 """Of every deployment; what an approach sets comes on top."""
 
 
-def passes(verify: bool) -> dict[str, Any]:
+def passes(verify: bool) -> dict[str, PassSummary]:
     """Pass counters of one workload: a server that verifies drafts, or one that decodes token by token."""
     mode = "target_verify" if verify else "decode"
 
-    def row(role: str, mode: str, seconds: float) -> dict[str, Any]:
-        return {
-            "role": role, "mode": mode, "count": 100, "tokens": 300, "median_s": seconds, "total_s": 100 * seconds,
-            "all_reduces": {"122": 100}, "bytes": [43008], "all_reduce_share": None,
-        }
+    def row(role: str, mode: str, seconds: float) -> PassRow:
+        return PassRow(role, mode, 100, seconds, 300, 100 * seconds, {122: 100}, (43008,))
 
     rows = [row("target", mode, 0.01)] + ([row("draft", "decode", 0.0005)] if verify else [])
-    return {"single_stream": {"passes": rows, "sites": {}, "faults": []}}
+    return {"single_stream": PassSummary(tuple(rows))}
 
 
 def start(deployment: str, index: int, rate: float, stack: str = "cu130", **changes: Any) -> StartRecord:

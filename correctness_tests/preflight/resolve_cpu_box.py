@@ -11,9 +11,10 @@ import multiprocessing
 import os
 import queue
 
+from sglang_parser import not_landed, parse, prepare
+
 from fixtures.deployments import Deployment, load_box, server_arguments
 from fixtures.deployments.effective import contradictions, differences
-from fixtures.deployments.native import not_landed, parse, prepare
 from fixtures.deployments.stacks import sglang_release
 
 # Settled when the memory pools are built, which is after this.

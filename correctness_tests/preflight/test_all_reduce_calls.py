@@ -11,11 +11,10 @@ from preflight_cases import RELEASE
 from fixtures.allreduce.backends import ALL_SIZES, BACKENDS
 from fixtures.allreduce.cases import Case
 from fixtures.allreduce.installed import declared_entries, problems
+from fixtures.deployments import not_expressible
 from fixtures.deployments.stacks import load_stacks
 
 pytestmark = [pytest.mark.preflight, pytest.mark.xdist_group("preflight")]
-
-STACK = next(name for name, stack in load_stacks().items() if name != "cpu" and stack.release == RELEASE)
 
 
 def packages(name: str) -> Path:
@@ -27,22 +26,23 @@ def packages(name: str) -> Path:
 
 @pytest.mark.parametrize("package", ["sglang", "flashinfer"])
 def test_every_call_binds(package):
-    entries = declared_entries(STACK, package)
+    entries = declared_entries(RELEASE, package)
     assert entries
     found = problems(entries, packages(package))
     assert not found, "\n".join(found)
 
 
-def test_a_call_of_another_stack_is_noticed():
-    """The newest all-reduce exists in one of the stacks only: its calls must not bind to the other."""
-    other = {"cu128": "cu130", "cu130": "cu128"}[STACK]
-    more, fewer = (declared_entries(name, "sglang") for name in ("cu130", "cu128"))
-    assert len(more) > len(fewer)
-    if other == "cu130":
-        assert problems(more, packages("sglang"))
+def test_a_call_of_another_release_is_noticed():
+    """What only some releases have must not bind to the others."""
+    others = {call for each in load_stacks().values() for call in declared_entries(each.release, "sglang")}
+    foreign = others - set(declared_entries(RELEASE, "sglang"))
+    assert foreign
+    assert problems(foreign, packages("sglang"))
 
 
-@pytest.mark.skipif(STACK == "cu128", reason="its FlashInfer has no PCIe-IPC all-reduce")
+@pytest.mark.skipif(
+    bool(not_expressible({"pcie_ipc_all_reduce": True}, RELEASE)), reason=f"SGLang {RELEASE} has no PCIe-IPC all-reduce"
+)
 @pytest.mark.parametrize("name", ["sglang_pcie_ipc", "flashinfer_pcie_ipc"])
 @pytest.mark.parametrize("size", ALL_SIZES)
 def test_sizes_are_those_that_pcie_ipc_admits(name, size):

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from capability_gates import lacking
 from preflight_cases import BOXES, DEPLOYMENTS, EXPRESSIBLE, RELEASE, name
+from sglang_parser import not_landed, parse, prepare
 
 from fixtures.deployments import Deployment, load_box, not_expressible, render, server_environment
-from fixtures.deployments.native import not_landed, parse, prepare
+from fixtures.deployments.deployment import Value
+from fixtures.deployments.stacks import load_stacks
 from fixtures.errors import DeploymentError
 
 pytestmark = [pytest.mark.preflight, pytest.mark.timeout(180), pytest.mark.xdist_group("preflight")]
 
-# What a release cannot express, by deployment: a change here is news about the release or about the file.
-NOT_EXPRESSIBLE = {
-    "0.5.10.post1": {
-        "pcie_ipc": {"pcie_ipc_all_reduce"},
-        "pcie_ipc_eagle3": {"pcie_ipc_all_reduce"},
-    },
-    "0.5.23": {},
-}
-FIRST_WITH_PCIE_IPC = "0.5.22"
 ROOT = Path(__file__).parents[2]
 NAMES = {box.name for box in BOXES}
 # The cpu deployments need their platform's plugin to be parsed: further down.
@@ -58,19 +53,15 @@ def test_the_release_builds_its_configuration(deployment: Deployment) -> None:
 
 
 def test_exactly_the_known_options_cannot_be_expressed() -> None:
-    found = {
-        deployment.name: set(missing)
-        for deployment in DEPLOYMENTS
-        if (missing := not_expressible(deployment.options, RELEASE))
-    }
-    assert found == NOT_EXPRESSIBLE.get(RELEASE, {})
+    found = {option for deployment in DEPLOYMENTS for option in not_expressible(deployment.options, RELEASE)}
+    assert found == lacking(RELEASE).not_expressible
 
 
 def test_what_cannot_be_expressed_names_the_release_that_can() -> None:
     for deployment in DEPLOYMENTS:
         for message in not_expressible(deployment.options, RELEASE).values():
             assert f"SGLang {RELEASE} cannot express it" in message
-            assert f"{FIRST_WITH_PCIE_IPC} and later can" in message
+            assert re.search(r"SGLang [0-9.]+(post[0-9]+)? (and later|to [0-9.]+) can \(", message), message
 
 
 # --- The cpu box, in a process of its own: its platform is chosen when SGLang is imported.
@@ -128,8 +119,9 @@ def test_a_misspelt_flag_is_caught(misspelt: str) -> None:
 
 
 def test_a_flag_of_another_release_is_caught() -> None:
-    other = "0.5.23" if RELEASE == "0.5.10.post1" else "0.5.10.post1"
-    command = ["--model-path", "dummy", *render({"decode_graph_max_batch": 128}, other)]
+    option: dict[str, Value] = {"decode_graph_max_batch": 128}
+    others = {tuple(render(option, each.release)) for each in load_stacks().values()} - {tuple(render(option, RELEASE))}
+    command = ["--model-path", "dummy", *others.pop()]
     with pytest.raises(DeploymentError, match="unrecognized arguments: --cuda-graph-max-bs"):
         parse(command)
 

@@ -7,37 +7,17 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+import capability_gates
 import pytest
+from capability_gates import Gate, lacking, load_gates, locate
+from installed_sources import Location, library_texts, matching_text, package_root, texts
 from preflight_cases import DEPLOYMENTS, EXPRESSIBLE, RELEASE
 
-from fixtures.deployments.gates import Gate, load_gates, locate
-from fixtures.deployments.sources import Location, library_texts, matching_text, package_root, texts
 from fixtures.errors import DeploymentError
 
 pytestmark = [pytest.mark.preflight, pytest.mark.timeout(180), pytest.mark.xdist_group("preflight")]
 
 GATES = [gate for gate in load_gates() if gate.covers(RELEASE)]
-
-# Lines of other releases than these, and what a release never says.
-NOT_SAID = {
-    "0.5.10.post1": {
-        "FlashInfer allreduce fusion requires SM90 or SM10X",
-        "FlashInfer allreduce fusion disabled globally",
-        "FlashInfer AllReduce [Ff]usion disabled",
-        "Skipping allreduce fusion",
-        "Flashinfer MoE A2A requires",
-        "dp_size == tp_size and --enable-dp-attention",
-        "Disabling symmetric memory",
-        r"Created MSCCL\+\+ communicator",
-        "PyMscclpp is unavailable because",
-        "PyMscclpp did not produce any usable tuned configurations",
-        r"Failed to initialize MSCCL\+\+ collectives",
-    },
-    "0.5.23": {
-        "Flashinfer MoE A2A is only supported with flashinfer_cutlass",
-        "dp_size == tp_size and --enable-dp-attention",
-    },
-}
 
 
 @pytest.mark.parametrize("gate", GATES, ids=lambda gate: gate.name)
@@ -82,7 +62,7 @@ def patterns() -> set[str]:
 
 def test_the_log_lines_that_count_as_evidence_are_what_the_sources_say() -> None:
     missing = {pattern for pattern in patterns() if matching_text(messages(), pattern) is None}
-    assert missing == NOT_SAID.get(RELEASE, set()) & patterns()
+    assert missing == lacking(RELEASE).not_said & patterns()
 
 
 # --- Planted faults.
@@ -121,3 +101,26 @@ def test_a_gate_that_states_no_way_to_find_it_is_caught() -> None:
     gate = dataclasses.replace(GATES[0], find={"line": 12})
     with pytest.raises(DeploymentError, match="states no way to find it"):
         locate(gate)
+
+
+MISTAKES = {
+    'not_expressible = "pcie_ipc_all_reduce"': (
+        'not_expressible = ["pcie_ipc_all_reduce"]',
+        r"gates\.toml:\d+: releases\.0\.5\.10\.post1\.not_expressible = .* is not a list",
+    ),
+    "": ('find = { code = "handle.multicast_ptr == 0" }', r"'find' is a required property"),
+    'paths = "mscclpp"': ('path = "mscclpp"', r"no key 'paths' .*did you mean 'path'"),
+}
+
+
+@pytest.mark.parametrize("new", MISTAKES)
+def test_a_mistake_in_the_gates_is_one_line(new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, line = MISTAKES[new]
+    text = capability_gates.FILE.read_text(encoding="utf-8")
+    assert old in text
+    path = tmp_path / capability_gates.FILE.name
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+    monkeypatch.setattr(capability_gates, "FILE", path)
+    with pytest.raises(DeploymentError, match=line) as caught:
+        capability_gates._document.__wrapped__()
+    assert "\n" not in str(caught.value)

@@ -9,9 +9,10 @@ import subprocess
 import sys
 
 import pytest
+from installed_sources import package_root
 from preflight_cases import BOXES, RELEASE, matching_stack
 
-from fixtures.deployments import Box
+from fixtures.deployments import Box, not_expressible
 from fixtures.deployments.stacks import differences, installed
 
 pytestmark = [pytest.mark.preflight, pytest.mark.timeout(180), pytest.mark.xdist_group("preflight")]
@@ -41,7 +42,9 @@ def test_it_imports(module: str) -> None:
     importlib.import_module(module)
 
 
-@pytest.mark.skipif(RELEASE == "0.5.10.post1", reason="SGLang 0.5.10.post1 has no PCIe-IPC all-reduce")
+@pytest.mark.skipif(
+    bool(not_expressible({"pcie_ipc_all_reduce": True}, RELEASE)), reason=f"SGLang {RELEASE} has no PCIe-IPC all-reduce"
+)
 def test_flashinfer_has_the_pcie_ipc_workspace() -> None:
     """Without it SGLang falls back to NCCL with a warning only."""
     from flashinfer.comm import PcieIpcAllReduceWorkspace
@@ -60,7 +63,9 @@ print(type(current_platform).__name__)
 """
 
 
-@pytest.mark.skipif(RELEASE == "0.5.10.post1", reason="SGLang 0.5.10.post1 has no platform plugins")
+@pytest.mark.skipif(
+    not (package_root("sglang") / "srt" / "platforms").is_dir(), reason=f"SGLang {RELEASE} has no platform plugins"
+)
 @pytest.mark.parametrize(("named", "found"), [("", "CudaSRTPlatform"), ("sglang_cpu", "SglangCpuPlatform")])
 def test_a_gpu_is_served_by_sglangs_own_platform(named: str, found: str) -> None:
     """SGLang takes an installed platform that answers without being named; that of `fixtures/sglang_cpu` must not."""

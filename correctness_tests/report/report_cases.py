@@ -7,15 +7,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from fixtures.campaign.loading import load_approaches
+from fixtures.deployments import Box, load_box
 from fixtures.gate.baselines import Baseline, BaselineMetric
 from fixtures.gate.decide import decide
 from fixtures.gate.spec import Judgement
 from fixtures.records.metric import Metric
+from fixtures.records.pass_summary import PassRow, PassSummary
 from fixtures.records.start import StartRecord
-from fixtures.report.all_reduces import Latency
-from fixtures.report.content import gather
+from fixtures.report.history import History
 from fixtures.report.next_steps import Repeat
-from fixtures.report.page.build import Subject
+from fixtures.report.page.build import Page, build_page
+from fixtures.report.view import RunView, view_of
 from fixtures.serving.client_results import RequestResult, WorkloadResult
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -57,24 +59,10 @@ def _record(deployment: str, index: int, slower: float, noise: random.Random, na
         shown = value / cost if better == "higher" else value * cost
         metrics.append(Metric(metric, shown, unit, kind, better, workload, 12))
     moment = (BEGAN + timedelta(minutes=index)).isoformat().replace("+00:00", "Z")
-    passes = [
-        {
-            "role": "target",
-            "mode": "target_verify",
-            "count": 100,
-            "median_s": 0.02,
-            "all_reduces": {"122": 100},
-            "all_reduce_share": 0.62,
-        },
-        {
-            "role": "draft",
-            "mode": "decode",
-            "count": 200,
-            "median_s": 0.002,
-            "all_reduces": {},
-            "all_reduce_share": None,
-        },
-    ]
+    passes = (
+        PassRow("target", "target_verify", 100, 0.02, all_reduces={122: 100}, all_reduce_share=0.62),
+        PassRow("draft", "decode", 200, 0.002),
+    )
     return StartRecord(
         id=f"{deployment}-{name}{index}",
         run="r",
@@ -86,9 +74,10 @@ def _record(deployment: str, index: int, slower: float, noise: random.Random, na
         started_at=moment,
         finished_at=moment,
         environment=ENVIRONMENT | {"model": deployment},
-        server={"ready_s": 12.5, "log": f"{deployment}-{name}{index}/server.log"},
+        ready_s=12.5,
+        log=f"{deployment}-{name}{index}/server.log",
         workloads={name: _workload(slower, name) for name in WORKLOADS},
-        passes={"single_stream": {"passes": passes}},
+        passes={"single_stream": PassSummary(passes)},
         metrics=metrics,
     )
 
@@ -134,6 +123,10 @@ def baseline_of(records: list[StartRecord]) -> Baseline:
     )
 
 
+Rows = dict[tuple[str, str], Judgement]
+CPU: Box = load_box("cpu")
+
+
 def judged(records: list[StartRecord], baseline: Baseline | None, family: int = 12) -> dict[tuple[str, str], Judgement]:
     """The gate's judgement of every metric of one deployment."""
     rows = {}
@@ -144,25 +137,38 @@ def judged(records: list[StartRecord], baseline: Baseline | None, family: int = 
     return rows
 
 
-LATENCIES = [
-    Latency(backend, 8, mode, size, base + size / rate, 20)
-    for backend, mode, base, rate in (("nccl", "eager", 60.0, 400.0), ("one_shot", "graph", 9.0, 900.0))
-    for size in (1024, 14336, 43008, 262144, 1 << 20)
-]
+def ranks_records() -> list[StartRecord]:
+    """Starts of ranks that timed two back ends at five sizes."""
+    found = []
+    for backend, mode, base, rate in (("nccl", "eager", 60.0, 400.0), ("one_shot", "graph", 9.0, 900.0)):
+        timed = {
+            f"{backend}-{size}": {
+                "backend": backend, "world_size": 8, "mode": mode, "bytes": size,
+                "seconds": [(base + size / rate) / 1e6],
+            }
+            for size in (1024, 14336, 43008, 262144, 1 << 20)
+        }  # fmt: skip
+        moment = BEGAN.isoformat().replace("+00:00", "Z")
+        name = f"all_reduce_{backend}_8"
+        found.append(StartRecord(name, "r", "cpu", "cpu", name, "stage1", 0, moment, moment, all_reduces=timed))
+    return found
 
 
-def subject(
-    names: list[str],
-    starts: int,
-    *,
-    slower: float = 0.0,
-    baselines: bool = True,
-    results: Path = Path("/results"),
-    **more,
-) -> Subject:
+def view_from(rows: Rows, records: list[StartRecord], **more: object) -> RunView:
+    """The view of these verdicts and records, on the `cpu` box."""
+    values = {
+        "box": CPU, "box_line": "box cpu: no GPU", "stack": "cpu", "results": Path("/results"),
+        "repeat": Repeat("cpu", 1), "baselines": {}, "said": ["a note"],
+    }  # fmt: skip
+    return view_of(rows=rows, records=records, **(values | more))
+
+
+def view(
+    names: list[str], starts: int, *, slower: float = 0.0, baselines: bool = True, ranks: bool = True, **more: object
+) -> RunView:
     """A whole run; the first deployment is `slower`."""
     rows: dict[tuple[str, str], Judgement] = {}
-    records: list[StartRecord] = []
+    records: list[StartRecord] = ranks_records() if ranks else []
     known: dict[str, Baseline | None] = {}
     for number, name in enumerate(names):
         old = records_of(name, starts, seed=2 * number, name="b")
@@ -170,18 +176,9 @@ def subject(
         known[name] = baseline_of(old) if baselines else None
         rows |= judged(new, known[name])
         records += new
-    values = {
-        "box": "cpu",
-        "box_line": "box cpu: no GPU",
-        "stack": "cpu",
-        "results": results,
-        "repeat": Repeat("cpu", starts),
-        "views": gather(rows, records, known, {}),
-        "latencies": LATENCIES,
-        "history": None,
-        "campaign_box": "pcie_blackwell",
-        "approaches": load_approaches(),
-        "told": [("outcomes", ["a first outcome"])],
-        "notes": ["a note"],
-    }
-    return Subject(**(values | more))
+    return view_from(rows, records, baselines=known, repeat=Repeat("cpu", starts), **more)
+
+
+def page(shown: RunView, history: History | None = None) -> Page:
+    """The page of a view."""
+    return build_page(shown, history, "pcie_blackwell", load_approaches())

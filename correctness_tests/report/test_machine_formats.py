@@ -7,18 +7,17 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
-from report_cases import records_of, subject
+from report_cases import records_of, view, view_from
 
 from fixtures.gate.spec import Judgement
+from fixtures.records.start import SCHEMA as RECORD_SCHEMA
 from fixtures.records.start import StartRecord
-from fixtures.report.lines import json_lines
-from fixtures.report.markdown import HEAD, code, markdown_summary, plain
-from fixtures.report.properties import properties
+from fixtures.report.files import HEAD, code, json_lines, markdown_summary, plain
+from fixtures.report.row import MetricRow
 from fixtures.session.outcome import EXIT_MEASUREMENT_FAILED, FailedMeasurement, Failures
 
 SCHEMA = Path(__file__).with_name("junit.xsd")
@@ -67,7 +66,7 @@ def test_junit_has_the_verdict_in_each_case(judge):
 
 
 def test_a_property_without_a_figure_is_left_out():
-    found = dict(properties("cpu", "cpu", "d", Judgement("m", "no comparable baseline", "none")))
+    found = dict(MetricRow("d", "m", Judgement("m", "no comparable baseline", "none")).properties("cpu", "cpu"))
     assert found["verdict"] == "no comparable baseline"
     assert not {"ratio", "baseline", "p_value"} & found.keys()
 
@@ -114,7 +113,7 @@ NASTY = [
 
 @pytest.mark.parametrize("text", NASTY)
 def test_names_are_text_in_markdown(text):
-    page = markdown_summary(replace(subject([text], 10, slower=0.2), results=Path("/tmp/`odd`|folder")))
+    page = markdown_summary(view([text], 10, slower=0.2, ranks=False, results=Path("/tmp/`odd`|folder")))
     kinds = {child.type for token in tokens(page) if token.type == "inline" for child in token.children}
     assert not kinds & {"html_inline", "link_open", "em_open", "image"}
     named = {row[0] for row in rows(page)} - {"deployment"}
@@ -138,7 +137,7 @@ def test_a_code_span_holds_any_text(text):
 def test_json_lines_are_the_records_and_the_verdicts(judge):
     judged = judge(0.0, "--jsonl=@run.jsonl")
     lines = [json.loads(line) for line in judged.read("run.jsonl").splitlines()]
-    records = [StartRecord.from_json(line) for line in lines if line["schema"] == "start-record/1"]
+    records = [StartRecord.from_json(line) for line in lines if line["schema"] == RECORD_SCHEMA]
     assert [record.id for record in records][:2] == ["eagle3-f0", "eagle3-s0"]
     verdicts = {line["key"]: line["verdict"] for line in lines if line["schema"] == "judgement/1"}
     assert verdicts["single_stream/decode_tok_s"] == "no change"
@@ -147,9 +146,9 @@ def test_json_lines_are_the_records_and_the_verdicts(judge):
 
 def test_a_value_that_does_not_exist_is_null_in_json_lines():
     found = Judgement("m", "measurement failed", "nothing was measured")
-    (line,) = json_lines([], {("d", "m"): found}).splitlines()
+    (line,) = json_lines(view_from({("d", "m"): found}, [])).splitlines()
     assert json.loads(line, parse_constant=lambda name: pytest.fail(name))["ratio"] is None
-    assert json_lines(records_of("d", 2), {}).count("\n") == 2
+    assert json_lines(view_from({}, records_of("d", 2))).count("\n") == 2
 
 
 def compare(*files):

@@ -6,115 +6,129 @@ import math
 from dataclasses import replace
 
 import pytest
-from report_cases import baseline_of, judged, records_of, subject
+from report_cases import baseline_of, judged, page, records_of, view, view_from
 
+from fixtures.campaign.steps import PARTS
 from fixtures.errors import RecordError
 from fixtures.gate.drift import ChangePoint, Point
 from fixtures.gate.spec import Judgement
+from fixtures.records.pass_summary import PassSummary
+from fixtures.records.start import PairSide
 from fixtures.records.store import write_record
-from fixtures.report.accepted import acceptance_of
-from fixtures.report.all_reduces import latencies
-from fixtures.report.content import gather
 from fixtures.report.history import history_of, read_history
-from fixtures.report.page.build import build_page
-from fixtures.report.page.render import render_page
-from fixtures.report.steps import steps_of
+from fixtures.report.page.build import render_page
+from fixtures.report.page.sections import acceptance_of, latencies
 
 BYTES = 2_000_000
 
 
-def section(page, name):
-    return next(each for each in page.sections if each.id == name)
+def section(shown, name):
+    return next(each for each in shown.sections if each.id == name)
 
 
 def views_of(records, baseline, **changes):
     rows = {key: replace(found, **changes) for key, found in judged(records, baseline).items()}
-    return gather(rows, records, {records[0].deployment: baseline}, {})
+    return view_from(rows, records, baselines={records[0].deployment: baseline}).deployments
 
 
 def test_a_run_of_fifty_deployments_fits_in_two_megabytes():
-    page = render_page(build_page(subject([f"deployment_{n}" for n in range(50)], 20, slower=0.2)))
-    assert page.count("<svg ") == 54
-    assert len(page.encode()) <= BYTES
+    text = render_page(page(view([f"deployment_{n}" for n in range(50)], 20, slower=0.2)))
+    assert text.count("<svg ") == 54
+    assert len(text.encode()) <= BYTES
 
 
 def test_starts_of_both_sides_are_shown_around_the_baseline():
     records = records_of("d", 6, slower=0.1)
     baseline = baseline_of(records_of("d", 12, seed=5, name="b"))
-    (view,) = views_of(records, baseline)
-    rate = next(metric for metric in view.metrics if metric.key == "single_stream/decode_tok_s")
-    assert (len(rate.baseline), len(rate.now)) == (12, 6)
+    (shown,) = views_of(records, baseline)
+    rate = next(row for row in shown.rows if row.key == "single_stream/decode_tok_s")
+    assert (len(rate.old), len(rate.new)) == (12, 6)
     assert math.exp(rate.change) == pytest.approx(1.1, rel=0.02)
-    assert all(rate.cost(value) > 0.05 for value in rate.now)  # a lower rate is a cost
-    assert all(abs(rate.cost(value)) < 0.05 for value in rate.baseline)
+    assert all(rate.cost(value) > 0.05 for value in rate.new)  # a lower rate is a cost
+    assert all(abs(rate.cost(value)) < 0.05 for value in rate.old)
 
 
 def test_a_baseline_that_was_not_compared_with_is_not_shown():
     records, baseline = records_of("d", 6), baseline_of(records_of("d", 12, name="b"))
-    (view,) = views_of(records, baseline, verdict="no comparable baseline", baseline_value=math.nan)
-    assert all(metric.baseline == () for metric in view.metrics)
+    (shown,) = views_of(records, baseline, verdict="no comparable baseline", baseline_value=math.nan)
+    assert all(row.old == () for row in shown.rows)
 
 
 def test_the_other_side_of_start_pairs_stands_as_the_baseline():
     new, old = records_of("d", 3), records_of("d", 3, seed=9, name="o", slower=0.2)
     for record in [*new, *old]:
-        record.role, record.server["side"] = "paired", "candidate" if record in new else "against main"
+        record.role, record.against = "paired", "" if record in new else "against main"
+        record.pair = PairSide("d", record.index, (), 3)
     found = Judgement("single_stream/ttft_ms", "improvement", "", better="lower", baseline_value=37.0, ratio=0.8)
-    views = gather({("d", found.key): found}, [*old, *new], {}, {})
-    (view,) = views
-    shown = next(metric for metric in view.metrics if metric.key == found.key)
-    assert shown.now == tuple(record.metric(found.key).value for record in new)
-    assert shown.baseline == tuple(record.metric(found.key).value for record in old)
+    (shown,) = view_from({("d", found.key): found}, [*old, *new]).deployments
+    row = next(row for row in shown.rows if row.key == found.key)
+    assert row.new == tuple(record.metric(found.key).value for record in new)
+    assert row.old == tuple(record.metric(found.key).value for record in old)
+
+
+def test_a_pair_is_what_its_records_say_not_what_was_started_next_to_it():
+    """Two deployments against the same other side: each start stands beside the other half of its own pair."""
+    metric, records = "single_stream/ttft_ms", []
+    for name, others_at in (("d", "2026-01-01T00:40:00Z"), ("e", "2026-01-01T00:00:01Z")):
+        new, old = records_of(name, 1), records_of("main", 1, seed=len(records) + 2, name=name)
+        for record in (*new, *old):
+            record.role, record.pair = "paired", PairSide(name, 0, (), 1)
+        old[0].against, old[0].started_at = "against main", others_at
+        records += [*new, *old]
+    found = Judgement(metric, "improvement", "", better="lower", baseline_value=37.0, ratio=0.8)
+    views = view_from({("d", metric): found, ("e", metric): found}, records).deployments
+    shown = {each.name: next(row for row in each.rows if row.key == metric).old for each in views}
+    assert shown == {"d": (records[1].metric(metric).value,), "e": (records[3].metric(metric).value,)}
 
 
 def test_what_was_not_measured_is_said_not_drawn():
-    page = build_page(subject(["d"], 1, baselines=False, latencies=[]))
-    assert page.forest is None
-    assert "--save-baseline" in page.forest_note
-    assert page.deployments[0].figure is None
-    assert "--save-baseline" in page.deployments[0].next_step
-    assert "not measured in this run" in section(page, "all-reduces").notes[0]
-    assert "--history" in section(page, "history").notes[0]
+    shown = page(view(["d"], 1, baselines=False, ranks=False))
+    assert shown.forest is None
+    assert "--save-baseline" in shown.forest_note
+    assert shown.deployments[0].figure is None
+    assert "--save-baseline" in shown.deployments[0].next_step
+    assert "not measured in this run" in section(shown, "all-reduces").notes[0]
+    assert "--history" in section(shown, "history").notes[0]
 
 
 def test_without_pass_counters_there_are_no_steps_and_the_page_says_so():
     records = records_of("d", 2)
     for record in records:
         record.passes, record.workloads = {}, {"single_stream": {"concurrency": 1, "requests": []}}
-    page = build_page(replace(subject(["d"], 2), views=gather({}, records, {}, {})))
-    assert section(page, "steps").figures == ()
-    assert "pass counters" in section(page, "steps").notes[0]
-    assert "not measured" in section(page, "acceptance").notes[0]
+    shown = page(view_from({}, records))
+    assert section(shown, "steps").figures == ()
+    assert "pass counters" in section(shown, "steps").notes[0]
+    assert "not measured" in section(shown, "acceptance").notes[0]
 
 
 def test_all_reduces_that_were_not_timed_are_not_shown_as_none():
     records = records_of("d", 2)
     for record in records:
-        record.passes["single_stream"]["passes"][0]["all_reduce_share"] = None
-    (step,), _ = steps_of("d", records)
-    assert step.communication_ms is None
-    (timed,), _ = steps_of("d", records_of("d", 2))
-    assert timed.communication_ms == pytest.approx(0.62 * 20)
-    assert step.total_ms == pytest.approx(timed.total_ms)
+        target, draft = record.passes["single_stream"].rows
+        record.passes["single_stream"] = PassSummary((replace(target, all_reduce_share=None), draft))
+    (step,), (timed,) = view_from({}, records).steps, view_from({}, records_of("d", 2)).steps
+    assert step.ms("communication") is None
+    assert timed.ms("communication") == pytest.approx(0.62 * 20)
+    assert sum(step.ms(part) or 0.0 for part in PARTS) == pytest.approx(sum(map(timed.ms, PARTS)))
 
 
 def test_a_failed_start_is_named_with_its_last_lines(tmp_path):
     records = records_of("d", 2)
-    records[1].status, records[1].server = "measurement failed", {}
+    records[1].status, records[1].log = "measurement failed", ""
     records[1].failure = {"cause": "killed", "message": "the server was killed", "lines": ["out of memory"]}
-    page = build_page(replace(subject(["d"], 2), views=gather({}, records, {}, {}), results=tmp_path))
-    evidence = page.deployments[0].evidence
-    assert evidence.failures == ("d-s1: the server was killed",)
-    assert evidence.log_tail == "out of memory"
+    shown = page(view_from({}, records, results=tmp_path))
+    failed = shown.deployments[0]
+    assert failed.failures == ("d-s1: the server was killed",)
+    assert failed.log_tail == "out of memory"
 
 
 def test_the_end_of_the_log_is_shown(tmp_path):
     records = records_of("d", 1)
-    path = tmp_path / records[0].server["log"]
+    path = tmp_path / records[0].log
     path.parent.mkdir()
     path.write_text("".join(f"line {number}\n" for number in range(5000)))
-    page = build_page(replace(subject(["d"], 1), views=gather({}, records, {}, {}), results=tmp_path))
-    tail = page.deployments[0].evidence.log_tail.splitlines()
+    shown = page(view_from({}, records, results=tmp_path))
+    tail = shown.deployments[0].log_tail.splitlines()
     assert tail[-1] == "line 4999"
     assert len(tail) == 12
 
@@ -122,26 +136,26 @@ def test_the_end_of_the_log_is_shown(tmp_path):
 def test_components_that_starts_disagree_on_show_every_value():
     records = records_of("d", 2)
     records[1].environment = records[1].environment | {"torch": "other"}
-    page = build_page(replace(subject(["d"], 2), views=gather({}, records, {}, {})))
-    own = dict(row[:2] for row in page.deployments[0].evidence.environment.rows)
+    shown = page(view_from({}, records))
+    own = dict(row[:2] for row in shown.deployments[0].environment.rows)
     assert own == {"torch": "2.14.1 | other"}
-    shared = {row[0] for row in section(page, "environment").folded[0].rows}
+    shared = {row[0] for row in section(shown, "environment").folded[0].rows}
     assert "torch" not in shared
     assert "gpus" in shared
 
 
 def test_what_blocks_comes_first():
-    page = build_page(subject(["slow", "same"], 12, slower=0.3))
-    assert page.deployments[0].name == "slow"
-    worst = page.deployments[0].rows[0]
+    shown = page(view(["slow", "same"], 12, slower=0.3))
+    assert shown.deployments[0].view.name == "slow"
+    worst = shown.deployments[0].view.judged[0]
     assert worst.verdict != "no change"
-    assert page.forest.table.rows[0][0].startswith("slow ")
+    assert shown.forest.table.rows[0][0].startswith("slow ")
 
 
 def test_acceptance_counts_passes_that_accepted_this_draft_and_all_before_it():
-    (view,) = acceptance_of(records_of("d", 2))
-    assert view.passes == 2 * 3 * 12
-    assert view.shares == pytest.approx((9 / 12, 7 / 12, 5 / 12))
+    (found,) = acceptance_of(records_of("d", 2))
+    assert found.passes == 2 * 3 * 12
+    assert found.shares == pytest.approx((9 / 12, 7 / 12, 5 / 12))
 
 
 def test_all_reduce_latencies_are_medians_over_starts_of_medians_over_rounds():
@@ -182,7 +196,7 @@ def test_history_is_read_from_the_folders_below(tmp_path):
 
 
 def test_the_values_of_every_start_are_readable_numbers():
-    page = build_page(subject(["d"], 3, baselines=False))
-    rows = {row[0]: row[3].split() for row in page.deployments[0].values.rows}
+    shown = page(view(["d"], 3, baselines=False))
+    rows = {row[0]: row[3].split() for row in shown.deployments[0].values.rows}
     assert rows["single_stream/bytes_per_all_reduce"] == ["43008"] * 3
     assert all(float(value) == pytest.approx(82, rel=0.05) for value in rows["single_stream/decode_tok_s"])

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from browser import Opened, chromium
-from report_cases import subject
+from report_cases import page as page_of
+from report_cases import view
 
 from fixtures.report.history import History, Track
-from fixtures.report.page.build import build_page
-from fixtures.report.page.render import render_page
+from fixtures.report.page.build import render_page
 
 NASTY = "<script>window.planted=1</script><b>&amp;$x$"
 CPU_RUN = Path(__file__).with_name("cpu_run.jsonl.gz")
@@ -32,7 +32,7 @@ def full(tmp_path_factory):
     track = Track("single_stream/decode_tok_s", "tok/s", (80.0, 81.0, math.nan, 70.0, 70.5, 70.2), {3: "slower"})
     change = ("one single_stream/decode_tok_s", "run3", "80.5", "70.2", "12.8 % worse")
     history = History(tuple(f"run{n}" for n in range(6)), {"one": (track, track)}, (change,), ())
-    page = render_page(build_page(subject(["one", NASTY], 12, slower=0.2, history=history)))
+    page = render_page(page_of(view(["one", NASTY], 12, slower=0.2), history))
     path = tmp_path_factory.mktemp("full") / "page.html"
     path.write_text(page, encoding="utf-8")
     return path

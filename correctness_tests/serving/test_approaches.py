@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from fixtures.campaign.approach import RATE
 from fixtures.campaign.arms import Arm
-from fixtures.campaign.evidence import RATE
 from fixtures.campaign.outcomes import Outcome
+from fixtures.campaign.prediction import prediction
+from fixtures.campaign.steps import step_times
 from fixtures.campaign.trial import arm_outcome
-from fixtures.campaign.where_time_goes import prediction, spent
 from fixtures.deployments import Deployment, load_box, resolve_model
 from fixtures.deployments.activity import activities
 from fixtures.deployments.stacks import stack
@@ -60,7 +61,7 @@ def measured(deployment: Deployment, folder: Path, index: int = 0, requests: int
     if requests is not None:
         workload = replace(workload, requests=requests, warm_up_requests=1)
     side = candidate_side(deployment, stack("cpu"))
-    return measure_start(Subject(side, (workload,), "live", {}), "stage1", index, folder, lambda step: None)
+    return measure_start(Subject(side, (workload,), "live"), "stage1", index, folder, lambda step: None)
 
 
 def test_a_path_that_is_silently_off_is_unsupported(arm: Arm, tmp_path: Path) -> None:
@@ -71,7 +72,7 @@ def test_a_path_that_is_silently_off_is_unsupported(arm: Arm, tmp_path: Path) ->
     assert record.failure["cause"] == Cause.NOT_ACTIVE
     assert "no verify pass" in record.failure["message"]
     assert record.metrics == [], "no figure stands under the name of a path that did nothing"
-    log = (tmp_path / record.server["log"]).read_text(errors="replace")
+    log = (tmp_path / record.log).read_text(errors="replace")
     assert f"FAULT ACTIVE {SILENT}" in log
     told = activities(arm.candidate.evidence, log, stack("cpu").release)
     assert [each.state for each in told] == ["active"], "the log alone would have proved the path active"
@@ -109,5 +110,5 @@ def test_the_cost_model_predicts_what_eagle3_brings(arm: Arm, tmp_path: Path) ->
     records = [measured(deployment, tmp_path, index) for index in range(STARTS) for deployment in sides]
     assert [record.failure for record in records] == [None] * len(records)
     found = prediction(records[0::2], records[1::2])
-    print(found, *spent(records), sep="\n")
+    print(found, *step_times(records)[0], sep="\n")
     assert found.near, str(found)

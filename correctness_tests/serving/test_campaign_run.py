@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.campaign.evidence import RATE
+from fixtures.campaign.approach import RATE
 from fixtures.campaign.loading import box_of
 from fixtures.deployments import load_box
 from fixtures.deployments.loading import FOLDER

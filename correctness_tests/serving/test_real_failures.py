@@ -5,27 +5,28 @@ The whole file takes four to five minutes on two cores: nine starts, most of whi
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 import socket
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from signal import SIGKILL
 
-import aiohttp
 import pytest
 
 from fixtures.deployments.deployment import Deployment
 from fixtures.deployments.loading import load_box
 from fixtures.deployments.models import resolve_model
+from fixtures.deployments.stacks import stack
 from fixtures.errors import DeploymentError, ServerError
+from fixtures.records.start import StartRecord
 from fixtures.serving.failure import Cause
 from fixtures.serving.processes import ProcessId, command_line, family
-from fixtures.serving.server import ENTRY, Server, start_server
-from fixtures.serving.watch import Watch, measure
+from fixtures.serving.server import ENTRY, start_server
+from fixtures.serving.workloads import load_workload
+from fixtures.session.against import candidate_side
+from fixtures.session.measure_start import Subject, measure_start
 
 pytestmark = [pytest.mark.live, pytest.mark.long, pytest.mark.timeout(900), pytest.mark.xdist_group("real failures")]
 
@@ -66,25 +67,16 @@ def failure_of(deployment: Deployment, tmp_path: Path, entry: tuple[str, ...] = 
     return caught.value
 
 
-async def generate(server: Server, watch: Watch) -> int:
-    """64 greedy tokens, streamed; the number of chunks."""
-    body = {
-        "text": "def main(",
-        "sampling_params": {"temperature": 0, "max_new_tokens": 64, "ignore_eos": True},
-        "stream": True,
-    }
-    chunks = 0
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(f"{server.url}/generate", json=body) as answer,
-    ):
-        async for line in answer.content:
-            watch.beat()
-            if line.startswith(b"data: {"):
-                chunks += 1
-            if line.startswith(b"data: [DONE]"):
-                return chunks
-    raise ConnectionResetError(f"the stream ended after {chunks} chunks")
+def measured(
+    deployment: Deployment, tmp_path: Path, stall_s: float = 60.0, tell: Callable[[str], None] = lambda step: None
+) -> StartRecord:
+    """A start that serves 2 × 64 greedy tokens, measured as every start is."""
+    workload = load_workload("single_stream", "cpu")
+    workload = replace(workload, requests=2, warm_up_requests=1, max_new_tokens=64, stall_s=stall_s)
+    subject = Subject(candidate_side(deployment, stack("cpu")), (workload,), "r")
+    record = measure_start(subject, "stage1", 0, tmp_path / "results", tell)
+    assert "\n" not in (record.failure or {}).get("message", "")
+    return record
 
 
 def test_an_argument_that_this_release_does_not_know(baseline: Deployment, tmp_path: Path) -> None:
@@ -133,50 +125,39 @@ def test_memory_that_does_not_suffice(baseline: Deployment, tmp_path: Path) -> N
     assert "while " in str(error)
 
 
+def planted(deployment: Deployment, fault: str) -> Deployment:
+    return replace(deployment, environment={**deployment.environment, FAULT: f"{fault}:{PASSES_BEFORE}"})
+
+
 def test_a_crash_in_a_hook_in_the_middle_of_a_workload(baseline: Deployment, tmp_path: Path) -> None:
-    planted = replace(baseline, environment={**baseline.environment, FAULT: f"crash_pass:{PASSES_BEFORE}"})
-    with start_server(planted, directory=tmp_path / "start") as server:
-        assert any("crash_pass" in fault for fault in server.faults)
-        with pytest.raises(ServerError) as caught:
-            measure(server, lambda watch: generate(server, watch), stall_s=60)
-    assert caught.value.cause == Cause.HOOK
-    assert "\n" not in str(caught.value)
+    record = measured(planted(baseline, "crash_pass"), tmp_path)
+    assert record.failure["cause"] == Cause.HOOK
+    assert any("crash_pass" in fault for fault in record.faults)
 
 
 def test_a_hang_in_the_middle_of_a_workload(baseline: Deployment, tmp_path: Path) -> None:
-    planted = replace(baseline, environment={**baseline.environment, FAULT: f"hang_pass:{PASSES_BEFORE}"})
-    with start_server(planted, directory=tmp_path / "start") as server:
-        begun = time.monotonic()
-        with pytest.raises(ServerError) as caught:
-            measure(server, lambda watch: generate(server, watch), stall_s=5)
-        assert time.monotonic() - begun < 60
-    assert caught.value.cause == Cause.HANG
-    assert "nothing arrived for 5 s" in str(caught.value)
+    record = measured(planted(baseline, "hang_pass"), tmp_path, stall_s=5)
+    assert record.failure["cause"] == Cause.HANG
+    assert "no token for 5 s" in record.failure["message"]
+    assert "it runs but stopped answering" in record.failure["message"]
+    assert record.seconds["generating"] < 60
 
 
 def test_a_scheduler_that_exits_in_the_middle_of_a_workload(baseline: Deployment, tmp_path: Path) -> None:
-    planted = replace(baseline, environment={**baseline.environment, FAULT: f"exit_pass:{PASSES_BEFORE}"})
-    with start_server(planted, directory=tmp_path / "start") as server:
-        with pytest.raises(ServerError) as caught:
-            measure(server, lambda watch: generate(server, watch), stall_s=60)
-        assert not server.guarded.running
-    assert caught.value.cause == Cause.UNKNOWN
-    assert "scheduler_0 exited with 77" in str(caught.value)
+    record = measured(planted(baseline, "exit_pass"), tmp_path)
+    assert record.failure["cause"] == Cause.UNKNOWN
+    assert "scheduler_0 exited with 77" in record.failure["message"]
 
 
 def test_a_scheduler_killed_in_the_middle_of_a_workload(baseline: Deployment, tmp_path: Path) -> None:
-    with start_server(baseline, directory=tmp_path / "start") as server:
-        assert measure(server, lambda watch: generate(server, watch)) > 0
-        scheduler = next(p for p in family(server.pid) if "scheduler" in command_line(p.pid))
+    def kill(step: str) -> None:
+        if step.endswith("requests"):  # the first tokens of the measured requests have arrived
+            (status,) = (tmp_path / "results").glob("*/guard.json")
+            server = ProcessId.parse(json.loads(status.read_text())["server"])
+            for process in family(server.pid):
+                if "scheduler" in command_line(process.pid):
+                    process.send(SIGKILL)
 
-        async def interrupted(watch: Watch) -> int:
-            work = asyncio.ensure_future(generate(server, watch))
-            await asyncio.sleep(0.05)
-            scheduler.send(SIGKILL)
-            return await work
-
-        with pytest.raises(ServerError) as caught:
-            measure(server, interrupted, stall_s=60)
-        assert not server.guarded.running
-    assert caught.value.cause == Cause.KILLED
-    assert "scheduler_0 was killed by SIGKILL" in str(caught.value)
+    record = measured(baseline, tmp_path, tell=kill)
+    assert record.failure["cause"] == Cause.KILLED
+    assert "scheduler_0 was killed by SIGKILL" in record.failure["message"]

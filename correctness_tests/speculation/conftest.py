@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,8 @@ from fixtures.serving.workloads.prompts import PROMPTS, read_prompts
 from fixtures.session.run import Run
 from fixtures.speculation import served
 from fixtures.speculation.check import Checker
+from fixtures.speculation.ending_model import ending_model
+from fixtures.speculation.faults import with_switched
 from fixtures.speculation.matrix import Probe
 from fixtures.speculation.reference import Reference
 from fixtures.speculation.replay import Noise
@@ -29,13 +31,14 @@ from fixtures.speculation.vocabulary import Vocabulary
 
 FOLDER = Path(__file__).parent
 _FIRST = ("baseline", "eagle3")
+CHUNK = 256
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of one server next to each other and in one worker: each start takes most of a minute."""
     here = [(place, item) for place, item in enumerate(items) if item.path.is_relative_to(FOLDER)]
-    in_order = sorted((item for _, item in here), key=_server_of)
+    in_order = sorted((item for _, item in here), key=lambda item: (_server_of(item), _turn_of(item)))
     for (place, _), item in zip(here, in_order, strict=True):
         item.add_marker(pytest.mark.xdist_group(GROUPS[_server_of(item)]))
         items[place] = item
@@ -54,9 +57,14 @@ def _server_of(item: pytest.Item) -> int:
     match test:
         case "test_a_planted_fault_is_caught":
             return 1 if given["planted"].at_start else 2  # the first of them still needs the one without a fault
-        case "test_decaying_drafts_are_caught" | "test_a_fault_of_sampled_verify_is_caught":
+        case (
+            "test_decaying_drafts_are_caught" | "test_a_fault_of_sampled_verify_is_caught"
+            | "test_a_fault_of_one_situation_is_caught"
+        ):
             return 2
-        case "test_prompts_beyond_the_prefill_chunk":
+        case "test_prompts_beyond_the_prefill_chunk" | "test_an_end_of_sequence_inside_an_accepted_run":
+            return 3
+        case "test_a_fault_of_the_end_of_sequence_is_caught":
             return 3
         case "test_a_fault_of_an_all_reduce_is_caught":
             return 5
@@ -64,6 +72,15 @@ def _server_of(item: pytest.Item) -> int:
             return 0 if given.get("deployment") in _FIRST else 4
         case _:
             return 0
+
+
+def _turn_of(item: pytest.Item) -> int:
+    """EAGLE-3 stands still while the judge's own matrix runs: the test of an idle server comes right after it."""
+    if item.name.startswith(f"test_matrix[{_FIRST[0]}-"):
+        return 1
+    if item.name == "test_the_first_passes_after_an_idle_minute":
+        return 2
+    return 0 if item.path.name == "test_defects.py" else 3
 
 
 @pytest.fixture(scope="session")
@@ -136,6 +153,38 @@ def checker(
         )
     with server_pool.use(pair.reference) as server:
         yield Checker(Reference(server.url), noise_of(server), vocabulary)
+
+
+DRAFTED = "i"
+"""The text of a token that EAGLE-3 often drafts in the middle of an accepted run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tight:
+    """A server with a small prefill chunk, and a model that ends answers at a token that its draft proposes.
+
+    switch: the file that switches planted faults, where the box has them.
+    """
+
+    server: Server
+    checker: Checker
+    switch: Path
+
+
+@pytest.fixture
+def tight(
+    pair: served.Pair, checker: Checker, server_pool: ServerPool, vocabulary: Vocabulary, serve: Callable[..., Server]
+) -> Tight:
+    """One server for what needs another start: long prompts in chunks, ends inside accepted runs, and their faults."""
+    with FileLock(server_pool.directory / "ending_model.lock"):
+        model = ending_model(vocabulary.path, server_pool.directory / "ending_model", vocabulary.encode(DRAFTED)[-1])
+    options = {**pair.speculative.options, "chunked_prefill_size": CHUNK}
+    deployment = replace(pair.speculative, name="eagle3_tight", options=options, model=str(model))
+    switch = server_pool.directory / "fault_switch_tight"
+    if pair.speculative.box == "cpu":
+        deployment = with_switched(deployment, switch)
+    words = replace(vocabulary, path=model)
+    return Tight(serve(deployment), replace(checker, vocabulary=words), switch)
 
 
 @pytest.fixture

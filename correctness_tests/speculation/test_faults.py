@@ -5,21 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fixtures.serving.pool import ServerPool
 from fixtures.serving.running import Server
+from fixtures.serving.workloads.prompts import PROMPTS as PROMPTS_DIR
+from fixtures.serving.workloads.prompts import read_prompts
 from fixtures.session.run import Run
 from fixtures.speculation import alternatives
 from fixtures.speculation.acceptance import acceptance, judge_cache_hit, judge_decay, judge_paired
 from fixtures.speculation.answers import Answer
 from fixtures.speculation.check import Checker
+from fixtures.speculation.contexts import long_answers, long_prompts
 from fixtures.speculation.draws import judge_draws
 from fixtures.speculation.fault_table import ROW, Row
 from fixtures.speculation.faults import (
-    DECAY,
+    DECAYS,
     PLANTED,
+    PLANTED_CONTEXTS,
+    PLANTED_ENDINGS,
     PLANTED_SAMPLING,
     PLANTED_TENSOR_PARALLEL,
     Planted,
@@ -27,13 +33,16 @@ from fixtures.speculation.faults import (
     with_fault,
     with_switched,
 )
-from fixtures.speculation.long_run import lengths, long_run
+from fixtures.speculation.history import judge_history
+from fixtures.speculation.idle import run_idle
+from fixtures.speculation.long_run import again, lengths, long_run
 from fixtures.speculation.matrix import Group, Probe
 from fixtures.speculation.replay import Finding, Symptom
+from fixtures.speculation.retracted import run_retracted
 from fixtures.speculation.serve import ask_all
 from fixtures.speculation.served import Pair, draft_tokens
 from fixtures.speculation.served import pair as pair_of
-from fixtures.speculation.trial import Trial, build, probe, run_group
+from fixtures.speculation.trial import Trial, as_counted_by, build, probe, run_group
 
 pytestmark = [
     pytest.mark.live,
@@ -45,6 +54,8 @@ pytestmark = [
 PROMPTS = 32
 SAMPLING = {"temperature": 0.8, "top_p": 0.95}
 DRAWS = 2000
+IDLE_S = 5.0
+"""The right server stands still for a minute (`test_situations`)."""
 
 Before = dict[str, tuple[Answer, ...]]
 """By group: the answers of the same server without the fault."""
@@ -69,25 +80,45 @@ def examine(
     planted: Planted, server: Server, checker: Checker, probes: list[Probe], before: Before, note: Note
 ) -> tuple[list[Trial], list[Finding]]:
     """Run the fault's requests; all findings, and a row of the table."""
-    groups = build(planted.group, probes, checker)
-    trials = [run_group(server.url, group, checker) for group in groups]
+    trials = asked(planted, server, checker, probes)
     found = [finding for trial in trials for finding in trial.checked.findings]
     if planted.group in before:
         found += [each for t in trials for each in judge_paired(t.group.name, before[t.group.name], t.answers)]
+    found += [each for t in trials for each in judge_history(t.group.name, t.group.asks, t.answers, probes)]
     found += [each for t in trials if t.again for each in judge_cache_hit(t.group.name, t.answers, t.again)]
-    pairs = [(trial.answers, plain_answers(trial.group, checker)) for trial in trials]
-    answers = [answer for mine, _ in pairs for answer in mine]
-    others = [answer for _, theirs in pairs for answer in theirs]
+    # Those of one situation take long, or depend on when they are asked.
+    pairs = [] if planted in PLANTED_CONTEXTS else [(t.answers, plain_answers(t.group, checker)) for t in trials]
+    answers = [answer for trial in trials for answer in trial.answers]
+    mine, others = [a for one, _ in pairs for a in one], [a for _, theirs in pairs for a in theirs]
     judged = [trial.checked for trial in trials]
     note(
         Row(
             planted.fault, planted.group, tuple(dict.fromkeys(str(each.symptom) for each in found)),
             max(each.worst for each in judged), sum(each.regrets for each in judged), acceptance(answers).length,
-            alternatives.exact_share(answers, others), alternatives.most_exact(answers, others),
-            alternatives.close(answers, others) if all(answer.top for answer in answers) else None,
+            alternatives.exact_share(mine, others) if pairs else None,
+            alternatives.most_exact(mine, others) if pairs else None,
+            alternatives.close(mine, others) if pairs and all(answer.top for answer in answers) else None,
         )
     )
     return trials, found
+
+
+def asked(planted: Planted, server: Server, checker: Checker, probes: list[Probe]) -> list[Trial]:
+    """The requests that show the fault, as the tests of a right server ask them."""
+    end = int(server.info["max_req_input_len"])
+    match planted.group:
+        case "long_answers":
+            return [run_group(server.url, long_answers(probes, end), checker)]
+        case "long_prompts":
+            texts = [checker.vocabulary.encode(text.text) for text in read_prompts(PROMPTS_DIR / "long_openings.jsonl")]
+            return [run_group(server.url, long_prompts(texts, end), checker)]
+        case "idle":
+            return [run_idle(server, probes, checker, IDLE_S)[0]]
+        case "retracted":
+            return [run_retracted(server.url, probes, checker)]
+        case kind:
+            counted = as_counted_by(server.info)
+            return [run_group(server.url, group, checker, counted) for group in build(kind, probes, checker)]
 
 
 _PLAIN: dict[str, list[Answer]] = {}
@@ -135,6 +166,35 @@ def test_a_planted_fault_is_caught(
     switched(planted, server, switch, checker, pair, prompts, note, healthy)
 
 
+@pytest.mark.parametrize("planted", PLANTED_CONTEXTS, ids=str)
+def test_a_fault_of_one_situation_is_caught(
+    planted: Planted, pair: Pair, checker: Checker, server_pool: ServerPool, serve: Callable[..., Server],
+    prompts: list[tuple[int, ...]], note: Note, healthy: dict[str, tuple[list[Probe], Before]],
+) -> None:
+    if pair.speculative.box != "cpu":
+        pytest.skip("the planted faults of speculation sit in the CPU platform")
+    switch = server_pool.directory / "fault_switch"
+    server = serve(with_switched(pair.speculative, switch))
+    switched(planted, server, switch, checker, pair, prompts, note, healthy)
+
+
+@pytest.mark.parametrize("planted", PLANTED_ENDINGS, ids=str)
+def test_a_fault_of_the_end_of_sequence_is_caught(
+    planted: Planted, tight: Any, pair: Pair, prompts: list[tuple[int, ...]], note: Note,
+    healthy: dict[str, tuple[list[Probe], Before]],
+) -> None:
+    if pair.speculative.box != "cpu":
+        pytest.skip("the planted faults of speculation sit in the CPU platform")
+    if tight.server.name not in healthy:
+        healthy[tight.server.name] = probe(tight.server.url, prompts, draft_tokens(pair.speculative)), {}
+    switch_to(tight.switch, planted.fault)
+    try:
+        caught(planted, tight.server, tight.checker, *healthy[tight.server.name], note)
+    finally:
+        switch_to(tight.switch, "")
+        tight.server.flush_cache()
+
+
 @pytest.mark.parametrize("planted", PLANTED_TENSOR_PARALLEL, ids=str)
 def test_a_fault_of_an_all_reduce_is_caught(
     planted: Planted, run: Run, pair: Pair, checker: Checker, server_pool: ServerPool, serve: Callable[..., Server],
@@ -168,9 +228,10 @@ def caught(
     planted: Planted, server: Server, checker: Checker, probes: list[Probe], before: Before, note: Note
 ) -> None:
     _, found = examine(planted, server, checker, probes, before, note)
+    matching = [each for each in found if each.symptom in planted.symptoms]
     assert planted.fault.partition(":")[0] in {name.partition(":")[0] for name in server.faults}, "not planted"
-    print(*found[:3], sep="\n")
-    assert {each.symptom for each in found} & set(planted.symptoms), f"{planted.fault} passed: {found or 'no finding'}"
+    print(*(matching or found)[:3], sep="\n")
+    assert any(planted.says in str(each) for each in matching), f"{planted.fault} passed: {found or 'no finding'}"
 
 
 @pytest.mark.parametrize("planted", PLANTED_SAMPLING, ids=str)
@@ -196,20 +257,28 @@ def test_a_fault_of_sampled_verify_is_caught(
     assert {each.symptom for each in found} == set(planted.symptoms), f"{planted.fault} passed: {found or 'no finding'}"
 
 
+@pytest.mark.parametrize("fault", DECAYS)
 def test_decaying_drafts_are_caught(
-    pair: Pair, checker: Checker, server_pool: ServerPool, serve: Callable[..., Server], prompts: list[tuple[int, ...]]
+    fault: str, pair: Pair, checker: Checker, server_pool: ServerPool, serve: Callable[..., Server],
+    prompts: list[tuple[int, ...]], note: Note,
 ) -> None:
-    """Right outputs from drafts that get worse: only the trend over a long run shows it."""
+    """Right outputs from drafts that get worse, bit by bit or at once, in the middle of a long run."""
     if pair.speculative.box != "cpu":
         pytest.skip("the planted faults of speculation sit in the CPU platform")
     switch = server_pool.directory / "fault_switch"
     server = serve(with_switched(pair.speculative, switch))
-    switch_to(switch, DECAY)
+    early = probe(server.url, prompts[:16], draft_tokens(pair.speculative))
+    switch_to(switch, fault)
     try:
         answers = ask_all(server.url, long_run(prompts, 300), together=12)
+        late = ask_all(server.url, again(early), together=8)
     finally:
         switch_to(switch, "")
         server.flush_cache()
-    found = judge_decay("long run", lengths(answers))
-    print(*found, sep="\n")
-    assert [each.symptom for each in found] == [Symptom.DECAY]
+    within = judge_decay("long run", lengths(answers))
+    after = judge_history("after the long run", again(early), late, early)
+    symptoms = tuple(str(each.symptom) for each in (*within, *after))
+    note(Row(fault, "long run", symptoms, None, 0, acceptance(answers).length, None, None, None))
+    print(*within, *after, sep="\n")
+    assert [each.symptom for each in within] == [Symptom.DECAY]
+    assert [each.symptom for each in after] == [Symptom.ACCEPT_LENGTH]

@@ -11,10 +11,11 @@ from fixtures.serving.running import Server
 from fixtures.session.run import Run
 from fixtures.speculation.acceptance import acceptance, judge_acceptance, judge_cache_hit
 from fixtures.speculation.check import Checker
+from fixtures.speculation.history import judge_history
 from fixtures.speculation.matrix import BUILDERS, Probe
 from fixtures.speculation.served import pair as pair_of
 from fixtures.speculation.served import patient, speculative_names
-from fixtures.speculation.trial import Trial, build, run_group
+from fixtures.speculation.trial import Trial, as_counted_by, build, run_group
 
 pytestmark = [
     pytest.mark.live,
@@ -27,7 +28,8 @@ SMALLER = ("plain", "lengths", "stop_tokens", "logprobs", "batches", "repeated")
 """What every further deployment with EAGLE-3 is asked: another tensor parallelism, another all-reduce."""
 
 LEAST_ACCEPT_LENGTH = 1.4
-"""At each batch size. The exact figure is judged against its baseline by the perf tests (`accept_length`)."""
+"""At each batch size, on a server of which nothing is known yet. What it reached before is judged by its own history,
+the exact figure against its baseline by the perf tests (`accept_length`)."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -49,7 +51,8 @@ def test_matrix(
     server = serve(patient(run.box.deployment(deployment)))
     speculative = run.box.deployment(deployment).speculative
     probes = probes_of(server)
-    trials = [run_group(server.url, group, checker) for group in build(kind, probes, checker)]
+    counted = as_counted_by(server.info)
+    trials = [run_group(server.url, group, checker, counted) for group in build(kind, probes, checker)]
     for trial in trials:
         asked = f"{trial.group.name}: {len(trial.answers)} requests, worst regret {trial.checked.worst:.4f}"
         print(f"{asked}; {acceptance(trial.answers)}" if speculative else asked)
@@ -58,6 +61,9 @@ def test_matrix(
         found += [
             each for t in trials for each in judge_acceptance(t.group.name, t.answers, LEAST_ACCEPT_LENGTH)
         ]
+    if speculative:
+        # However many run beside it, a prompt is drafted for as it was when the server was first asked.
+        found += [each for t in trials for each in judge_history(t.group.name, t.group.asks, t.answers, probes)]
     if speculative and kind == "repeated":
         found += [each for t in trials for each in judge_cache_hit(t.group.name, t.answers, t.again)]
     assert not found, "\n".join([*map(str, found), *(trial.checked.report for trial in trials)])

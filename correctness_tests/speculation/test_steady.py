@@ -9,11 +9,12 @@ import pytest
 from fixtures.serving.running import Server
 from fixtures.speculation.acceptance import acceptance, judge_acceptance, judge_cache_hit, judge_decay
 from fixtures.speculation.check import Checker
-from fixtures.speculation.long_run import lengths, long_run, varied
-from fixtures.speculation.matrix import BUILDERS
+from fixtures.speculation.history import judge_history
+from fixtures.speculation.long_run import again, lengths, long_run, varied
+from fixtures.speculation.matrix import BUILDERS, Probe
 from fixtures.speculation.serve import ask_all
 from fixtures.speculation.served import Pair, draft_tokens
-from fixtures.speculation.trial import build, probe, run_group
+from fixtures.speculation.trial import as_counted_by, build, probe, run_group
 
 pytestmark = [
     pytest.mark.live,
@@ -39,20 +40,29 @@ def test_no_alarm_on_a_right_server(
         mine = [varied(prompts[(turn * 5 + index) % len(prompts)], turn) for index in range(6)]
         probes = probe(server.url, mine, draft_tokens(pair.speculative))
         for group in build(kinds[turn % len(kinds)], probes, checker):
-            trial = run_group(server.url, group, checker)
+            trial = run_group(server.url, group, checker, as_counted_by(server.info))
             positions, regrets = positions + trial.checked.positions, regrets + trial.checked.regrets
             alarms += [f"repetition {turn}: {finding}" for finding in trial.checked.findings]
             if trial.again:
                 alarms += map(str, judge_cache_hit(group.name, trial.answers, trial.again))
+            alarms += map(str, judge_history(group.name, group.asks, trial.answers, probes))
     print(f"\n{REPETITIONS} repetitions: {positions} positions, {regrets} regrets, {len(alarms)} alarms")
     assert not alarms, "\n".join(alarms)
 
 
 def test_acceptance_does_not_decay_over_a_long_run(
-    pair: Pair, serve: Callable[..., Server], prompts: list[tuple[int, ...]]
+    pair: Pair, serve: Callable[..., Server], prompts: list[tuple[int, ...]],
+    probes_of: Callable[[Server], list[Probe]],
 ) -> None:
+    """Neither within the run, nor against what the server reached when it was first asked, however long ago."""
     server = serve(pair.speculative)
+    early = probes_of(server)
     answers = ask_all(server.url, long_run(prompts, LONG_RUN.get(pair.speculative.box, 3000)), together=12)
     print(f"\n{len(answers)} requests: {acceptance(answers)}")
-    found = [*judge_acceptance("long run", answers, floor=1.4), *judge_decay("long run", lengths(answers))]
+    late = again(early)
+    found = [
+        *judge_acceptance("long run", answers, floor=1.4),
+        *judge_decay("long run", lengths(answers)),
+        *judge_history("after the long run", late, ask_all(server.url, late, together=8), early),
+    ]
     assert not found, "\n".join(map(str, found))

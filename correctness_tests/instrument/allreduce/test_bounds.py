@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fixtures.allreduce.bounds import FORMATS, depth, error_bound, growth, tightness
-from fixtures.allreduce.patterns import ABSORB_CHAIN, ABSORB_TREE, NORMAL, TORCH_DTYPES, reference
+from fixtures.allreduce.patterns import ABSORB_CHAIN, ABSORB_TREE, NORMAL, TORCH_DTYPES, WIDE, reference
 
 pytestmark = pytest.mark.correctness
 
@@ -166,14 +166,34 @@ def test_formats_are_those_of_torch(name: str) -> None:
     assert float(torch.tensor(kind.largest_exact_integer + 1.0).to(one.dtype)) == kind.largest_exact_integer
 
 
-def test_flushed_subnormals_widen_the_bound() -> None:
-    zero = np.zeros(1)
-    kept = error_bound(zero, zero, dtype="fp16", world_size=2, accumulation="fp32", additions=1)
-    flushed = error_bound(
-        zero, zero, dtype="fp16", world_size=2, accumulation="fp32", additions=1, flushes_subnormals=True
-    )
-    assert kept[0] == 2.0**-25
-    assert flushed[0] == 2.0**-15
+@pytest.mark.parametrize("dtype", sorted(FORMATS))
+@pytest.mark.parametrize("accumulation", ["wire", "fp32"])
+def test_flushed_subnormals_are_within_the_bound_of_who_flushes_alone(dtype: str, accumulation: str) -> None:
+    """Inputs, partial sums and output."""
+    rows = rows_of(WIDE, 8, dtype)
+    total, magnitude = reference(WIDE, world_size=8, dtype=dtype, call=1, start=0, stop=N)
+
+    def flushed(x: torch.Tensor) -> torch.Tensor:
+        return torch.where(x.abs() < FORMATS[dtype].smallest_normal, x * 0, x)
+
+    added = flushed(rows[0])
+    for row in rows[1:]:
+        added = flushed(added + flushed(row))
+    error = np.abs(added.double().numpy() - total)
+    for flushes, most in ((False, math.inf), (True, 1.0)):
+        bound = error_bound(
+            total,
+            magnitude,
+            dtype=dtype,
+            world_size=8,
+            accumulation=accumulation,  # type: ignore[arg-type]
+            additions=7,
+            flushes_subnormals=flushes,
+        )
+        subnormal = magnitude < 8 * FORMATS[dtype].smallest_normal
+        worst = tightness(error[subnormal], bound[subnormal])
+        assert worst <= most
+        assert flushes or worst > 1
 
 
 def test_a_nan_is_outside_every_bound() -> None:

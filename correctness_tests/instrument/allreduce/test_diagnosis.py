@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import pytest
 import torch
 
-from fixtures.allreduce.backends import BACKENDS
-from fixtures.allreduce.bounds import Claim
-from fixtures.allreduce.buffers import GUARD_BYTES, WORD, guarded
+from fixtures.allreduce.backends import BACKENDS, Backend
+from fixtures.allreduce.bounds import Claim, Zeros
+from fixtures.allreduce.buffers import GUARD_BYTES, WORD, as_bits, guarded
 from fixtures.allreduce.cases import Case
 from fixtures.allreduce.checks import WHOLE, check_output
-from fixtures.allreduce.fault_table import shares, summary
+from fixtures.allreduce.communicator import Communicator, FusedCommunicator
 from fixtures.allreduce.patterns import PATTERNS, TORCH_DTYPES, reference
-from fixtures.allreduce.report import DIGEST_ELEMENTS, RankReport
-from fixtures.allreduce.results import CaseResult, complaint
+from fixtures.allreduce.rank_process import load
+from fixtures.allreduce.results import DIGEST_ELEMENTS, CaseResult, RankReport, complaint
 
 pytestmark = pytest.mark.correctness
 
@@ -23,6 +24,7 @@ P = 4
 CLAIM = Claim("fp32", P - 1, P)
 CASE = Case("exact", "bf16", 5000, 2)
 BEFORE = Case("exact", "bf16", 5000, 1)
+POISON_BITS = {"bf16": 0x7FA5, "fp16": 0x7DA5, "fp32": 0x7FA5A5A5}  # NaN of other payloads than the usual one
 
 
 def rows(case: Case) -> list[torch.Tensor]:
@@ -97,32 +99,100 @@ def test_one_wrong_element_is_placed() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
-def test_ranks_that_differ_in_the_sign_of_a_zero_agree(dtype: str) -> None:
-    """The rank that sums keeps +0 and its peers get -0, which PCIe-IPC kernels do: right on every rank."""
+def test_ranks_that_differ_in_the_sign_of_a_zero_agree_where_the_backend_says_so(dtype: str) -> None:
+    """The rank that sums keeps +0 and its peers get -0, which PCIe-IPC kernels do."""
     case = Case("normal", dtype, 5000, 3)
     total = right(case)
-    claim = Claim("wire", P - 1, P)
     for index in (0, 4999):
         total[index] = 0
     peer = total.clone()
     peer[total == 0] = -0.0
     assert not torch.equal(total.view(torch.uint8), peer.view(torch.uint8))
-    agreeing = CaseResult("x", P, case, [checked(o, case, r, claim) for r, o in enumerate((total, peer, peer, peer))])
-    assert agreeing.first_disagreement() is None
+
+    def disagreement(zeros: Zeros, *outputs: torch.Tensor) -> tuple[int, int] | None:
+        claim = Claim("wire", P - 1, P, zeros)
+        return CaseResult(
+            "x", P, case, [checked(o, case, r, claim) for r, o in enumerate(outputs)]
+        ).first_disagreement()
+
+    assert disagreement("negative", total, peer, peer, peer) is None
+    assert disagreement("positive", peer, peer, total, peer) is None
+    assert disagreement("signed", total, peer, peer, peer) == (0, DIGEST_ELEMENTS)
 
     least = torch.finfo(TORCH_DTYPES[dtype]).smallest_normal / 4
     for index, value in ((0, least), (4999, -least)):  # a subnormal is no zero
         other = peer.clone()
         other[index] = value
-        found = CaseResult("x", P, case, [checked(o, case, r, claim) for r, o in enumerate((total, other, peer, peer))])
         start = index // DIGEST_ELEMENTS * DIGEST_ELEMENTS
-        assert found.first_disagreement() == (start, min(start + DIGEST_ELEMENTS, 5000))
+        assert disagreement("negative", total, other, peer, peer) == (start, min(start + DIGEST_ELEMENTS, 5000))
 
 
-def test_a_disagreement_is_not_placed_at_a_zero() -> None:
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize(
+    ("zeros", "given", "wrong"),
+    [
+        ("signed", "+0 for -0", True),
+        ("signed", "-0 for +0", True),
+        ("negative", "+0 for -0", True),
+        ("negative", "-0 for +0", False),
+        ("positive", "+0 for -0", False),
+        ("positive", "-0 for +0", True),
+    ],
+)
+def test_a_lost_sign_is_wrong_but_where_the_backend_says_so(zeros: Zeros, given: str, wrong: bool, dtype: str) -> None:
+    case = Case("special", dtype, 2048, 3)
+    total = right(case)
+    lost, got = (-0.0, 0.0) if given == "+0 for -0" else (0.0, -0.0)
+    places = (total == 0) & (total.signbit() == (math.copysign(1, lost) < 0))
+    output = torch.where(places, torch.full_like(total, got), total)
+    assert int(places.sum()) > 20
+    report = checked(output, case, claim=Claim("fp32", P - 1, P, zeros))
+    assert report.mismatches == (int(places.sum()) if wrong else 0)
+    if wrong:
+        assert "the sign of a zero is lost" in report.wrong.fault
+    assert checked(total, case, claim=Claim("fp32", P - 1, P, zeros)).mismatches == 0
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+def test_a_nan_is_right_whatever_its_payload_and_nowhere_else(dtype: str) -> None:
+    case = Case("special", dtype, 2048, 3)
+    total = right(case)
+    other = total.clone()
+    as_bits(other)[total.isnan()] = POISON_BITS[dtype]
+    assert result(total, other, total, other, case=case).failures() == {}
+    leaked = total.clone()
+    leaked[int(torch.nonzero(total.isnan())[0]) + 1] = torch.nan
+    assert "values" in result(leaked, total, total, total, case=case).failures()
+
+
+def test_an_output_of_another_type_is_wrong() -> None:
+    report = checked(right(CASE).float())
+    assert report.shape_error == "output is in torch.float32, not in bf16"
+
+
+def test_an_input_that_is_written_to_later_is_seen() -> None:
+    case = Case("exact", "bf16", 100, 1, "offset")
+    for write in (lambda x: x.fill_(1), lambda x: x[50:51].add_(1), lambda x: x[99:].zero_()):
+        given = guarded(case, rows(case)[0])
+        given.surrender()
+        assert not given.changed()
+        assert not given.changed_late()
+        assert given.trespass() is None
+        write(given.tensor)
+        assert given.changed_late()
+        assert not given.changed(), "it was whole when the call was over"
+        assert given.trespass() is None
+    given = guarded(case, rows(case)[0])
+    given.tensor[3] = 0
+    given.surrender()
+    assert given.changed()
+    assert not given.changed_late()
+
+
+def test_a_disagreement_is_placed() -> None:
     found = result(*[right(CASE)] * P)
     found.reports[1].digests[0] = b"other"
-    found.disagreeing = [[0.0, 1.0], [-0.0, 2.0], [0.0, 1.0], [0.0, 1.0]]
+    found.disagreeing = [[0.0, 1.0], [0.0, 2.0], [0.0, 1.0], [0.0, 1.0]]
     assert "ranks agree: index 1: rank 0 1, rank 1 2" in found.describe()
 
 
@@ -192,23 +262,16 @@ def test_poison_is_a_nan_in_every_type() -> None:
         assert given.trespass() in (-GUARD_BYTES, WORD - GUARD_BYTES), "memory that was added to itself shows"
 
 
-def test_summary_has_both_tables() -> None:
-    bad = result(*[right(CASE) * 2] * P)
-    row = shares([bad, result(*[right(CASE)] * P)])
-    lines = summary(
-        [
-            ("all-reduce fault", ["doubled in one_shot", row]),
-            ("all-reduce tightness", ["ring, bf16", {"normal": 0.5}]),
-            ("other", 1),
-        ]
-    )
-    assert "50%" in lines[1]
-    assert lines[1].startswith("doubled in one_shot")
-    assert lines[-1].split()[-1] == "0.500"
-
-
-def test_every_backend_says_how_it_is_known_to_be_active() -> None:
-    for backend in BACKENDS.values():
-        assert backend.active_when
-        assert backend.claim(8).additions in (3, 7)
-        assert backend.devices
+@pytest.mark.parametrize("backend", BACKENDS.values(), ids=lambda b: b.name)
+def test_a_backend_declares_what_its_adapter_is(backend: Backend) -> None:
+    """And an adapter of a path that its package may leave in silence says whether it is the one that runs."""
+    kind = load(backend.adapter)
+    assert issubclass(kind, Communicator)
+    assert issubclass(kind, FusedCommunicator) == backend.fused_norm
+    may_fall_back = any(name in vars(kind) for name in ("SHOULD", "SUPPORTS"))
+    assert not may_fall_back or kind.inactive is not Communicator.inactive
+    assert set(backend.dtypes) <= set(TORCH_DTYPES)
+    assert not backend.captured or "cuda" in backend.devices
+    expected = {"chain": {2: 1, 4: 3, 8: 7}, "tree": {2: 1, 4: 2, 8: 3}}[backend.shape]
+    assert {size: backend.claim(size).additions for size in (2, 4, 8)} == expected
+    assert backend.claim(8).zeros == backend.zeros

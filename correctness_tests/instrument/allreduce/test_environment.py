@@ -15,9 +15,8 @@ import pytest
 from fixtures.allreduce import starting
 from fixtures.allreduce.backends import BACKENDS, Backend
 from fixtures.allreduce.cases import Case
-from fixtures.allreduce.post import Post
-from fixtures.allreduce.rank_environment import AUTOTUNE_VARIABLE, backend_variables
-from fixtures.allreduce.ranks import Launcher, RankGroup
+from fixtures.allreduce.ranks import RankGroup
+from fixtures.allreduce.starting import AUTOTUNE_VARIABLE, Launcher, Post, backend_variables
 
 pytestmark = [pytest.mark.correctness, pytest.mark.timeout(120)]
 

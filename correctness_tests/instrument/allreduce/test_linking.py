@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from fixtures.allreduce import availability
-from fixtures.allreduce.availability import Facts, unavailable
+from fixtures.allreduce.availability import Facts, link_folders, linkable, unavailable
 from fixtures.allreduce.backends import BACKENDS
-from fixtures.allreduce.linking import link_folders, linkable
 
 pytestmark = pytest.mark.correctness
 

@@ -9,14 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fixtures.allreduce.bounds import FORMATS
+from fixtures.allreduce.buffers import as_bits
 from fixtures.allreduce.cases import ITEM_BYTES, ONE_TOKEN_BYTES, VERIFY_BYTES, odd_sizes
 from fixtures.allreduce.patterns import (
     BLOCK,
     EXACT,
     MAX_FP32_DIGITS,
     PATTERNS,
+    SPECIAL,
     TORCH_DTYPES,
-    counts_by_rank,
+    WIDE,
     hashed,
     reference,
 )
@@ -55,6 +57,12 @@ def test_exact_values_show_a_missing_rank_and_a_call_before(dtype: str, size: in
     assert float((now[1:] != now[:-1]).double().mean()) > 0.8, "so must the neighbour"
 
 
+def counts_by_rank(total: float, world_size: int) -> list[int]:
+    """How often each rank was added: the base-4 digits of the sum, 0 to 3 each."""
+    low = int(total) % 4**world_size
+    return [low // 4**rank % 4 for rank in range(world_size)]
+
+
 @pytest.mark.parametrize("size", range(2, MAX_FP32_DIGITS + 1))
 def test_fp32_sum_counts_each_rank(size: int) -> None:
     rows = [exact("fp32", size, rank, 7).double() for rank in range(size)]
@@ -78,7 +86,47 @@ def test_any_part_is_the_same_as_from_the_whole(name: str, dtype: str, call: int
 
     whole = part(max(start - 100, 0), start + length + 100)
     offset = start - max(start - 100, 0)
-    assert torch.equal(part(start, start + length), whole[offset : offset + length])
+    assert torch.equal(as_bits(part(start, start + length)), as_bits(whole[offset : offset + length]))
+
+
+@pytest.mark.parametrize("dtype", sorted(FORMATS))
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_special_sums_are_of_every_kind_and_the_same_in_any_order(dtype: str, size: int) -> None:
+    given = {"world_size": size, "dtype": dtype, "call": 3, "start": 0, "stop": 2048}
+    rows = [SPECIAL.tensor(rank=rank, **given) for rank in range(size)]
+    total = torch.from_numpy(reference(SPECIAL, **given)[0]).to(TORCH_DTYPES[dtype])
+    kinds = (
+        total.isnan(),
+        total == torch.inf,
+        total == -torch.inf,
+        (total == 0) & total.signbit(),
+        (total == 0) & ~total.signbit(),
+        total == torch.finfo(total.dtype).max,
+        (total > 0) & (total <= FORMATS[dtype].largest_exact_integer),
+    )
+    assert all(int(kind.sum()) > 20 for kind in kinds)
+    finite = torch.stack(rows).isfinite().all(0)
+    assert bool((total.isinf() & finite).any()), "overflow without an infinity"
+    for order in (rows, rows[::-1], rows[1:] + rows[:1]):
+        added = order[0].clone()
+        for row in order[1:]:
+            added = added + row
+        assert torch.equal(added.isnan(), total.isnan())
+        known = ~total.isnan()
+        assert torch.equal(as_bits(added[known]), as_bits(total[known]))
+
+
+@pytest.mark.parametrize("dtype", sorted(FORMATS))
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_wide_values_span_the_type_without_overflow(dtype: str, size: int) -> None:
+    given = {"world_size": size, "dtype": dtype, "call": 3, "start": 0, "stop": 1 << 14}
+    kind = FORMATS[dtype]
+    rows = [WIDE.tensor(rank=rank, **given).double().abs() for rank in range(size)]
+    total, magnitude = reference(WIDE, **given)
+    assert float(magnitude.max()) <= kind.largest
+    assert float(magnitude.max()) > kind.largest / 8
+    assert float(torch.stack(rows).min()) > 0, "a zero would hide that its rank is missing"
+    assert float((np.abs(total) < kind.smallest_normal).mean()) > (0.2 if dtype == "fp16" else 0.01)
 
 
 @pytest.mark.parametrize(("name", "sigma"), [("normal", 1.0), ("normal-0.02", 0.02)])

@@ -14,7 +14,8 @@ import pytest
 from fixtures.allreduce import adapters, installed
 from fixtures.allreduce.availability import Facts, unavailable
 from fixtures.allreduce.backends import BACKENDS
-from fixtures.allreduce.installed import Entry, declared_entries, problems
+from fixtures.allreduce.installed import InstalledCall, declared_entries, problems
+from fixtures.deployments.stacks import gpu_stacks, sglang_release, stack
 
 pytestmark = pytest.mark.correctness
 
@@ -28,8 +29,7 @@ def site_packages(package: str) -> Path:
 
 @pytest.mark.parametrize("package", ["sglang", "flashinfer"])
 def test_calls_bind_to_the_installed_packages(package: str) -> None:
-    stack = "cu130"  # the CPU stack has the same SGLang and FlashInfer
-    found = problems(declared_entries(stack, package), site_packages(package))
+    found = problems(declared_entries(sglang_release(), package), site_packages(package))
     assert not found, "\n".join(found)
 
 
@@ -44,8 +44,11 @@ def test_adapters_call_installed_packages_through_entries_only() -> None:
 
 
 def test_every_gpu_backend_declares_its_calls() -> None:
-    assert {e.module.partition(".")[0] for e in declared_entries("cu130")} == {"sglang", "flashinfer"}
-    assert len(declared_entries("cu130")) > len(declared_entries("cu128")) >= 25
+    for each in gpu_stacks():
+        declared = declared_entries(stack(each).release)
+        assert {e.module.partition(".")[0] for e in declared} == {"sglang", "flashinfer"}
+        assert len(declared) >= 25
+    assert len(declared_entries("0.5.23")) > len(declared_entries("0.5.10.post1"))
 
 
 SOURCE = """
@@ -68,29 +71,29 @@ def package(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("entry", "expected"),
     [
-        (Entry("engine.kernels", "Kernels", ("group", "device")), ""),
-        (Entry("engine.kernels", "Kernels", ("group", "device", "size")), ""),
-        (Entry("engine", "Public.reduce", ("inp",)), ""),
-        (Entry("engine.kernels", "Kernels.free", ("anything",)), ""),
-        (Entry("engine.kernels", "Kernels", ("group",)), "parameter 'device' is required"),
-        (Entry("engine.kernels", "Kernels", ("group", "device", "sise")), "no parameter 'sise'"),
-        (Entry("engine.kernels", "Kernels.all_reduce", ("inp",)), "class Kernels has no all_reduce"),
-        (Entry("engine.kernels", "Kernel", ("group",)), "engine.kernels has no Kernel"),
-        (Entry("engine.kernel", "Kernels", ("group",)), "there is no module engine.kernel"),
-        (Entry("engine.kernels", "make", ()), "parameter 'key' is required"),
+        (InstalledCall("engine.kernels", "Kernels", ("group", "device")), ""),
+        (InstalledCall("engine.kernels", "Kernels", ("group", "device", "size")), ""),
+        (InstalledCall("engine", "Public.reduce", ("inp",)), ""),
+        (InstalledCall("engine.kernels", "Kernels.free", ("anything",)), ""),
+        (InstalledCall("engine.kernels", "Kernels", ("group",)), "parameter 'device' is required"),
+        (InstalledCall("engine.kernels", "Kernels", ("group", "device", "sise")), "no parameter 'sise'"),
+        (InstalledCall("engine.kernels", "Kernels.all_reduce", ("inp",)), "class Kernels has no all_reduce"),
+        (InstalledCall("engine.kernels", "Kernel", ("group",)), "engine.kernels has no Kernel"),
+        (InstalledCall("engine.kernel", "Kernels", ("group",)), "there is no module engine.kernel"),
+        (InstalledCall("engine.kernels", "make", ()), "parameter 'key' is required"),
     ],
 )
-def test_renames_are_found(package: Path, entry: Entry, expected: str) -> None:
+def test_renames_are_found(package: Path, entry: InstalledCall, expected: str) -> None:
     found = problems([entry], package)
     assert (expected in found[0]) if expected else not found
 
 
 def test_an_entry_insists_on_what_it_declares() -> None:
-    entry = Entry("math", "gcd", ("a",))
+    entry = InstalledCall("math", "gcd", ("a",))
     with pytest.raises(TypeError, match=r"math:gcd\(a\) is called with b"):
         entry(b=1)
-    assert Entry("types", "SimpleNamespace", ("a",))(a=1).a == 1
-    assert installed.Entry("builtins", "str.upper").on("x") == "X"
+    assert InstalledCall("types", "SimpleNamespace", ("a",))(a=1).a == 1
+    assert installed.InstalledCall("builtins", "str.upper").on("x") == "X"
 
 
 BLACKWELL = Facts(gpus=8, capability=(12, 0), name="RTX PRO 6000")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.campaign.approach import STACKS, Approach
+from fixtures.campaign.approach import Approach
 from fixtures.campaign.loading import FILE, ApproachError, load_approaches
 from fixtures.campaign.outcomes import Outcome
 from fixtures.deployments.loading import load_box
@@ -49,8 +49,7 @@ def test_the_seed_campaign_is_whole(approaches: dict[str, Approach]) -> None:
         assert recorded.provenance == "reported", name
         assert recorded.versions == {"cuda": "12.8", "driver": "590.48.01"}, name
     for name, each in approaches.items():
-        for stack in STACKS:
-            recorded = each.outcomes[stack]
+        for stack, recorded in each.outcomes.items():
             seed = stack == "cu128" and name in REPORTED_ON_CU128
             if not seed and recorded.provenance != "measured":
                 assert recorded.outcome is Outcome.NOT_TRIED, f"{name} on {stack}"
@@ -189,12 +188,14 @@ BAD: dict[str, tuple[Callable[[str], str], str, str, str]] = {
         "saving_ms",
         "state one",
     ),
-    "stack left out": (
-        _replace('[approaches.eagle3.outcomes.cu130]\noutcome = "not tried"\n', ""),
-        "approaches.eagle3.outcomes",
-        "cu128",
-        "add cu130",
-    ),
+    **{
+        f"no such stack in {key}": (_replace(old, old.replace("cu130", "cu131")), key, "cu131", "did you mean 'cu130'?")
+        for key, old in {
+            "outcomes": "[approaches.eagle3.outcomes.cu130]",
+            "likelihood": "likelihood = { cu128 = 0.1, cu130 = 0.3 }",
+            "blocked_because": 'cu130 = "an all-reduce that is quick at 42',
+        }.items()
+    },
 }
 
 

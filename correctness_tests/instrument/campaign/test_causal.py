@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fixtures.campaign.attribution import attribute
-from fixtures.campaign.causal import ARMS, DEPLOYMENTS, Arm, causal_test
+from fixtures.campaign.causal import ARMS, DEPLOYMENTS, CausalArm, causal_test
+from fixtures.campaign.steps import attribute
 from fixtures.deployments.loading import load_box
 from fixtures.errors import MeasurementFailed
 
 
 def planted(
     graph: float = 0.0, tokens: float = 0.0, interaction: float = 0.0, noise: float = 0.005, starts: int = 6
-) -> dict[Arm, list[float]]:
+) -> dict[CausalArm, list[float]]:
     """Four arms around 82 tok/s with planted effects, as shares, and a noise of that coefficient of
     variation."""
     random = np.random.default_rng(6)
-    arms: dict[Arm, list[float]] = {}
+    arms: dict[CausalArm, list[float]] = {}
     for arm in ARMS:
         narrow, large = arm[0] == "128", arm[1] == "large"
         log = math.log(82) + narrow * math.log1p(graph) + large * math.log1p(tokens)
@@ -70,7 +70,7 @@ def test_a_factor_on_every_arm_changes_nothing(factor: float) -> None:
 
 def test_exchanging_the_graphs_reverses_the_effect() -> None:
     arms = planted(graph=0.09, noise=0.0)
-    swapped: dict[Arm, list[float]] = {
+    swapped: dict[CausalArm, list[float]] = {
         ("128" if graph == "512" else "512", tokens): values for (graph, tokens), values in arms.items()
     }
     assert causal_test(swapped).graph.change == pytest.approx(1 / 1.09 - 1)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fixtures.campaign.bus import Bus, SwitchedRing, constant
-from fixtures.campaign.cost_model import (
+from fixtures.campaign.model.bus import Bus, SwitchedRing, constant
+from fixtures.campaign.model.cost_model import (
     MeasuredParts,
     Pass,
     Speculation,
@@ -19,8 +19,8 @@ from fixtures.campaign.cost_model import (
     predicted_ratio,
     speculative_tok_s,
 )
-from fixtures.campaign.figures import ASSUMED, GIVEN, TARGETS, target, value
-from fixtures.campaign.hypotheses import (
+from fixtures.campaign.model.figures import ASSUMED, GIVEN, TARGETS, target, value
+from fixtures.campaign.model.hypotheses import (
     DECODE,
     VERIFY,
     fixed_cost,
@@ -29,8 +29,8 @@ from fixtures.campaign.hypotheses import (
     tensions,
     two_regimes,
 )
+from fixtures.campaign.model.projection import requirement
 from fixtures.campaign.plan_model import inverse_table, reproduction_table
-from fixtures.campaign.projection import requirement
 
 seconds = st.floats(1e-6, 1.0)
 latencies = st.floats(1e-6, 1e-2)
@@ -200,7 +200,7 @@ def test_plain_latency_is_the_inverse(all_reduces: int, compute: float, latency:
 @settings(deadline=None)
 @given(buses(), sizes, factors)
 def test_bus_more_bytes_take_longer(bus: Bus, size: float, factor: float) -> None:
-    for schedule in (bus.ring, bus.one_shot, bus.two_shot):
+    for schedule in (bus.ring, bus.one_shot):
         assert schedule(size * factor) > schedule(size) > 0
 
 
@@ -211,16 +211,14 @@ def test_contention_slows_all_to_all_and_not_the_ring(bus: Bus, size: float, mor
     assert worse.ring(size) == bus.ring(size)
     if bus.ranks > 2:
         assert worse.one_shot(size) > bus.one_shot(size)
-        assert worse.two_shot(size) > bus.two_shot(size)
 
 
 @settings(deadline=None)
 @given(buses())
 def test_one_byte_costs_the_steps(bus: Bus) -> None:
-    """Without bytes a ring is 2(p-1) steps, a one-shot a barrier and a step, a two-shot twice that."""
+    """Without bytes a ring is 2(p-1) steps, a one-shot a barrier and a step."""
     assert bus.ring(0) == pytest.approx(2 * (bus.ranks - 1) * bus.step_s)
     assert bus.one_shot(0) == pytest.approx(2 * bus.step_s)
-    assert bus.two_shot(0) == pytest.approx(4 * bus.step_s)
 
 
 def test_large_messages_reach_the_ring_bound() -> None:
@@ -228,7 +226,6 @@ def test_large_messages_reach_the_ring_bound() -> None:
     bus = Bus(8, 0.0, 1e9)
     assert bus.ring(1e9) == pytest.approx(2 * 7 / 8)
     assert bus.one_shot(1e9) == pytest.approx(7)
-    assert bus.two_shot(1e9) == pytest.approx(2 * 7 / 8)
 
 
 def test_switched_ring_changes_at_its_size() -> None:

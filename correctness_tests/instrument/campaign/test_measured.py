@@ -9,33 +9,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fixtures.campaign.cost_model import predicted_ratio
-from fixtures.campaign.measured import parts_of, step_of
+from fixtures.campaign.model.cost_model import predicted_ratio
+from fixtures.campaign.prediction import parts_of
+from fixtures.campaign.steps import step_of, step_times
 from fixtures.errors import MeasurementFailed
 from fixtures.records.metric import Metric
+from fixtures.records.pass_summary import PassRow, PassSummary
 from fixtures.records.start import StartRecord
 
 WORKLOAD = "single_stream"
 
 
-def row(role: str, mode: str, count: int, seconds: float | None, **more: Any) -> dict[str, Any]:
-    return {
-        "role": role,
-        "mode": mode,
-        "count": count,
-        "tokens": count,
-        "median_s": seconds,
-        "total_s": (seconds or 0.0) * count,
-        "all_reduces": {"0": count},
-        "bytes": [],
-        "all_reduce_share": None,
-        **more,
-    }
+def row(role: str, mode: str, count: int, seconds: float | None, **more: Any) -> PassRow:
+    return PassRow(role, mode, count, seconds, **({"all_reduces": {0: count}} | more))
 
 
-def record(rate: float, rows: list[dict[str, Any]], accept: float | None = None) -> StartRecord:
+def record(rate: float, rows: list[PassRow], accept: float | None = None) -> StartRecord:
     made = StartRecord("start", "run", "cpu", "cpu", "eagle3", "stage1", 0, "2026-07-01T00:00:00.000Z")
-    made.passes = {WORKLOAD: {"passes": rows, "sites": {}, "faults": []}}
+    made.passes = {WORKLOAD: PassSummary(tuple(rows))}
     made.metrics = [Metric("decode_tok_s", rate, "tok/s", "timing", "higher", WORKLOAD, 12)]
     if accept is not None:
         made.metrics.append(Metric("accept_length", accept, "tokens/pass", "counted", "higher", WORKLOAD, 12))
@@ -75,8 +66,8 @@ def test_parts_come_out_as_they_went_in(verify: float, draft: float, rest: float
 
 
 def test_attribution_from_a_record() -> None:
-    step = step_of(speculative(4e-3, 0.5e-3, 0.5e-3, all_reduces={"12": 400}, all_reduce_share=0.25), WORKLOAD)
-    found = step.attribution
+    (step,), _ = step_times([speculative(4e-3, 0.5e-3, 0.5e-3, all_reduces={12: 400}, all_reduce_share=0.25)])
+    found = step.shares
     assert found is not None
     assert found.communication == pytest.approx(1 / 6)
     assert found.compute == pytest.approx(3 / 6)
@@ -85,12 +76,12 @@ def test_attribution_from_a_record() -> None:
 
 
 def test_all_reduces_that_are_not_timed_are_not_zero() -> None:
-    graph = step_of(plain(all_reduces={"122": 1000}, all_reduce_share=None), WORKLOAD)
-    assert graph.communication_share is None
-    assert graph.attribution is None
-    alone = step_of(plain(), WORKLOAD)
-    assert alone.attribution is not None
-    assert alone.attribution.communication == 0
+    (graph,), _ = step_times([plain(all_reduces={122: 1000}, all_reduce_share=None)])
+    assert not graph.timed
+    assert graph.ms("communication") is None
+    (alone,), _ = step_times([plain()])
+    assert alone.timed
+    assert alone.ms("communication") == 0
 
 
 def test_the_ratio_is_predicted_without_the_speculative_server_s_rate() -> None:
@@ -98,9 +89,6 @@ def test_the_ratio_is_predicted_without_the_speculative_server_s_rate() -> None:
     assert predicted_ratio(parts) == pytest.approx(3.0 * 4e-3 / 6.5e-3)
     slow = speculative(rest_s=9e-3)
     assert predicted_ratio(parts_of([plain()], [slow], WORKLOAD)) == pytest.approx(predicted_ratio(parts))
-    measured = slow.metrics[0].value / plain().metrics[0].value
-    added_up = predicted_ratio(parts_of([plain()], [slow], WORKLOAD, own_rest=True))
-    assert added_up == pytest.approx(measured)
 
 
 def test_a_start_that_is_out_of_line_does_not_move_the_parts() -> None:

@@ -18,6 +18,7 @@ NOT_THE_APPROACH = {
     Cause.WRONG_SERVER,
     Cause.DIFFERENT,
     Cause.UNPROVEN,
+    Cause.DISK,
 }
 
 
@@ -39,7 +40,6 @@ def test_every_change_of_outcome(recorded: Outcome, now: Outcome) -> None:
     worse = ORDER.index(now) < ORDER.index(recorded)
     assert comparison.passes() is not worse
     assert comparison.passes(strict=True) is (recorded is now)
-    assert comparison.loud is (recorded is not now)
     assert (comparison.change is Change.UNBLOCKED) is (now.works and not worse and recorded is not now)
     if not worse and recorded is not now:
         assert f"set approaches.pcie_ipc.outcomes.cu130.outcome to {str(now)!r}" in str(comparison)

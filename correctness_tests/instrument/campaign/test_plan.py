@@ -12,14 +12,13 @@ import pytest
 
 from fixtures.campaign.approach import Approach, RecordedOutcome
 from fixtures.campaign.causal import DEPLOYMENTS
-from fixtures.campaign.evidence import Figure
-from fixtures.campaign.figures import BEST_PLAIN_TOK_S, target, value
-from fixtures.campaign.hypotheses import two_regimes
 from fixtures.campaign.loading import FILE, load_approaches
+from fixtures.campaign.model.figures import BEST_PLAIN_TOK_S, FigureOnRecord, target, value
+from fixtures.campaign.model.hypotheses import two_regimes
+from fixtures.campaign.model.projection import project, rank
 from fixtures.campaign.outcomes import Outcome
 from fixtures.campaign.plan import BASELINES, figures, figures_on_record, main, setting_of
 from fixtures.campaign.plan_text import in_order, render
-from fixtures.campaign.projection import project, rank
 from fixtures.deployments.loading import load_box
 from fixtures.gate.baselines import Baseline, BaselineMetric
 
@@ -196,7 +195,7 @@ def test_the_causal_test_is_told_once_its_arms_are_measured(approaches: Mapping[
     assert "It is not tested yet" in render(SETTING, approaches, [])
     rates = {"512": (82.0, 82.2, 81.9), "128": (89.5, 89.3, 89.6)}
     measured = [
-        Figure("cu128", name, "single_stream/decode_tok_s", "tok/s", rates[arm[0]], False)
+        FigureOnRecord("cu128", name, "single_stream/decode_tok_s", "tok/s", rates[arm[0]], False)
         for arm, name in DEPLOYMENTS.items()
     ]
     assert "The KV-cache explanation is refuted" in render(SETTING, approaches, measured)

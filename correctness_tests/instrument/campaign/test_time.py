@@ -6,14 +6,19 @@ import pytest
 from campaign_cases import write_starts
 from test_measured import plain, speculative
 
-from fixtures.campaign.causal_table import causal_lines
-from fixtures.campaign.where_time_goes import predictions, spent
+from fixtures.campaign.causal import causal_lines
+from fixtures.campaign.prediction import predictions
+from fixtures.campaign.steps import step_times
 from fixtures.deployments import load_box
 from fixtures.records.start import StartRecord
 from fixtures.records.store import read_records
 
-CPU = load_box("cpu").deployments
-REDUCES = {"all_reduces": {"12": 400}, "all_reduce_share": 0.25}
+CPU = load_box("cpu")
+REDUCES = {"all_reduces": {12: 400}, "all_reduce_share": 0.25}
+
+
+def times(records):
+    return step_times(records)[0]
 
 
 def named(record: StartRecord, deployment: str, index: int = 0) -> StartRecord:
@@ -22,19 +27,19 @@ def named(record: StartRecord, deployment: str, index: int = 0) -> StartRecord:
 
 
 def test_the_shares_of_a_step_are_those_of_the_records() -> None:
-    (line,) = map(str, spent([named(speculative(4e-3, 0.5e-3, 0.5e-3, **REDUCES), "eagle3")]))
+    (line,) = map(str, times([named(speculative(4e-3, 0.5e-3, 0.5e-3, **REDUCES), "eagle3")]))
     assert line == "eagle3: step 6.00 ms: communication 17%, compute 50%, draft 25%, rest 8% (1 start)"
 
 
 def test_medians_over_starts_and_one_line_a_deployment() -> None:
     starts = [named(plain(seconds), "baseline", index) for index, seconds in enumerate((3e-3, 3e-3, 9e-3))]
-    (line,) = map(str, spent(starts))
+    (line,) = map(str, times(starts))
     assert line.startswith("baseline: step 4.00 ms")
     assert "(3 starts)" in line
 
 
 def test_communication_that_was_not_timed_is_not_called_nothing() -> None:
-    (line,) = map(str, spent([named(plain(all_reduces={"122": 1000}), "baseline")]))
+    (line,) = map(str, times([named(plain(all_reduces={122: 1000}), "baseline")]))
     assert "target pass 75%, rest 25%" in line
     assert "not known" in line
 
@@ -42,7 +47,7 @@ def test_communication_that_was_not_timed_is_not_called_nothing() -> None:
 def test_passes_that_do_not_fit_their_step_are_no_attribution() -> None:
     record = named(plain(3e-3, 1e-3), "baseline")
     record.metrics = plain(1e-3, 0.0).metrics
-    (line,) = map(str, spent([record]))
+    (line,) = map(str, times([record]))
     assert line.startswith("baseline: not known: attribution: passes of")
 
 
@@ -58,7 +63,7 @@ def test_what_is_no_evidence_gives_no_line(change: str) -> None:
             record.role = "paired"
         case _:
             record.passes = {}
-    assert not spent([record])
+    assert not times([record])
 
 
 def test_the_ratio_is_predicted_from_a_plain_server_with_as_many_ranks() -> None:

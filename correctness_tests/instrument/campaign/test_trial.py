@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 from campaign_cases import BOX, STARTS, correctness, passes, start
 
-from fixtures.campaign.arms import Arm, arms, judge_of
-from fixtures.campaign.asked import questions_of
+from fixtures.campaign.arms import Arm, arms, judge_of, questions_of
 from fixtures.campaign.loading import load_approaches
-from fixtures.campaign.outcome_record import record_lines
 from fixtures.campaign.outcomes import Change, Outcome
 from fixtures.campaign.speed import _MACHINE, judge_speed
+from fixtures.campaign.summary import record_lines
 from fixtures.campaign.trial import ArmOutcome, active, arm_outcome, tried
 from fixtures.deployments import load_box
 from fixtures.errors import RecordError

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from fixtures.deployments.activity import Activity, activities, judge, unproven
+from fixtures.deployments.activity import Activity, activities, unproven
 from fixtures.deployments.deployment import Evidence, Value
-from fixtures.deployments.effective import Difference, contradictions, differences, effective
+from fixtures.deployments.effective import Disagreement, contradictions, differences, effective
 
 OPTIONS: dict[str, Value] = {
     "device": "cuda",
@@ -75,12 +75,12 @@ def test_a_server_as_requested_has_no_difference(release: str) -> None:
     assert {option: told[option] for option in OPTIONS} == OPTIONS
 
 
-def only(found: list[Difference]) -> Difference:
+def only(found: list[Disagreement]) -> Disagreement:
     assert len(found) == 1, found
     return found[0]
 
 
-def changed(release: str, options: dict[str, Value] | None = None, **info: Any) -> Difference:
+def changed(release: str, options: dict[str, Value] | None = None, **info: Any) -> Disagreement:
     return only(differences(OPTIONS if options is None else options, INFO[release] | info, release))
 
 
@@ -204,6 +204,10 @@ BOTH = Evidence(active=("workspace built",), refused=("workspace .* failed", "no
 SILENT = Evidence(refused=("not supported",), silence="every refusal warns", silence_since="0.5.10")
 
 
+def judged(evidence: Evidence, lines: list[str], release: str) -> Activity:
+    return activities({"path": evidence}, lines, release)[0]
+
+
 @pytest.mark.parametrize(
     ("evidence", "lines", "state", "line"),
     [
@@ -231,13 +235,13 @@ SILENT = Evidence(refused=("not supported",), silence="every refusal warns", sil
     ],
 )
 def test_what_a_log_shows(evidence: Evidence, lines: list[str], state: str, line: str) -> None:
-    found = judge("path", evidence, lines, "0.5.23")
+    found = judged(evidence, lines, "0.5.23")
     assert found.state == state
     assert found.line.startswith(line)
 
 
 def test_silence_of_a_release_that_refuses_without_a_word_proves_nothing() -> None:
-    assert judge("path", SILENT, ["ready"], "0.5.9").state == "unproven"
+    assert judged(SILENT, ["ready"], "0.5.9").state == "unproven"
 
 
 def test_silence_of_a_release_that_never_says_that_it_is_active_proves_nothing_either() -> None:
@@ -248,7 +252,7 @@ def test_silence_of_a_release_that_never_says_that_it_is_active_proves_nothing_e
         ("0.5.10.post1", ["it is unavailable"], "refused"),
         ("0.5.10.post1", ["communicator created"], "active"),
     ):
-        assert judge("path", spoken, lines, release).state == state
+        assert judged(spoken, lines, release).state == state
 
 
 def test_one_path_of_two_that_is_not_active_spoils_the_start() -> None:

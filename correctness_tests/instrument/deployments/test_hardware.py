@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 
 from fixtures.deployments import Box, Needs, load_boxes
+from fixtures.deployments.__main__ import main
 from fixtures.deployments.hardware import Gpu, Hardware, choose_box, detect, parse, shortfall
-from fixtures.deployments.stacks import Installed, detect_stack, differences, load_stacks, main, stack
+from fixtures.deployments.stacks import Installed, detect_stack, differences, load_stacks, stack
 from fixtures.errors import DeploymentError
 
 RTX = "NVIDIA RTX PRO 6000 Blackwell Server Edition"

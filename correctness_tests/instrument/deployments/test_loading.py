@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -10,12 +9,9 @@ from pathlib import Path
 import pytest
 
 from fixtures.deployments import changes, known_boxes, load_box, load_boxes, resolve_model
-from fixtures.deployments.deployment import Change
-from fixtures.deployments.effective import READERS, effective
-from fixtures.deployments.flags import OPTIONS
+from fixtures.deployments.deployment import ChangedSetting
 from fixtures.deployments.models import model_arguments
 from fixtures.deployments.stacks import load_stacks
-from fixtures.deployments.validate import SCHEMA
 from fixtures.errors import DeploymentError
 from fixtures.serving.workloads import load_workload
 
@@ -151,11 +147,11 @@ def test_an_approach_says_how_it_is_proved() -> None:
             assert ("eagle3" in deployment.evidence) == deployment.speculative
 
 
-def test_schema_flags_and_readings_know_the_same_options() -> None:
-    schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
-    assert set(schema["$defs"]["options"]["properties"]) == set(OPTIONS)
-    assert set(READERS) == set(OPTIONS)
-    assert effective({}, "0.5.23") == {}
+def test_every_arm_states_what_a_client_reads_for_each_token() -> None:
+    for box in load_boxes():
+        for deployment in box.deployments.values():
+            stated = {name: deployment.options[name] for name in ("incremental_streaming", "stream_interval")}
+            assert stated == {"incremental_streaming": True, "stream_interval": 1}, deployment.name
 
 
 # --- Inheritance.
@@ -172,7 +168,7 @@ def test_what_is_not_stated_comes_from_what_is_extended(write: Write) -> None:
 def test_the_differences_of_two_arms_are_listed(write: Write) -> None:
     box = load_box(write(GOOD))
     found = changes(box.deployment("plain"), box.deployment("two"))
-    assert found == (Change("options.tensor_parallel", 1, 2),)
+    assert found == (ChangedSetting("options.tensor_parallel", 1, 2),)
     assert str(found[0]) == "options.tensor_parallel: 1 -> 2"
     assert changes(box.deployment("two"), box.deployment("two")) == ()
 

@@ -10,10 +10,10 @@ from fixtures.gate.paired import balanced_order
 from fixtures.gate.saving import baseline_from_records
 from fixtures.records.correctness import AllReduceChecked, Correctness, ReplayChecked
 from fixtures.records.metric import Metric
-from fixtures.records.start import StartRecord
+from fixtures.records.pass_summary import PassSummary
+from fixtures.records.start import Block, PairSide, StartRecord
 from fixtures.serving.client_results import RequestResult, WorkloadResult
 from fixtures.serving.processes import ProcessId
-from fixtures.session.paired import pair_note
 
 ENVIRONMENT = {"machine": "a", "torch": "2.14.1", "server.max_total_tokens": 20000, "workload single_stream": "w"}
 MOMENT = "2026-01-01T00:{:02d}:00.000Z"
@@ -36,13 +36,13 @@ def served_record(index: int, **changes: Any) -> StartRecord:
         "role": "stage1", "index": index, "started_at": MOMENT.format(index), "finished_at": MOMENT.format(index),
         "environment": dict(ENVIRONMENT),
         "configuration": {"requested": {"options": {"max_total_tokens": 20000}}},
-        "server": {"ready_s": 3.5, "log": "eagle3/server.log", "faults": []},
+        "ready_s": 3.5, "log": "eagle3/server.log",
         "workloads": {"single_stream": WorkloadResult("single_stream", 1, tuple(requests), 0.9, 1).to_json()},
         "passes": {
-            "single_stream": {
+            "single_stream": PassSummary.from_json({
                 "passes": [row, {**row, "role": "draft", "mode": "decode"}],
                 "sites": {"tp all_reduce f": 3}, "faults": [],
-            }
+            })
         },
         "metrics": [
             Metric.of("kv_tokens", 20000),
@@ -79,15 +79,11 @@ def paired_records() -> list[StartRecord]:
     for index in range(2):
         for arm in (0, 1):
             metrics = [Metric.of("decode_tok_s", 100.0 + arm, "single_stream", 2)]
-            blocks = [{"workload": "single_stream", "metrics": [each.to_json() for each in metrics]} for _ in order]
-            server = {
-                "side": "candidate" if arm else "against HEAD", "blocks": blocks,
-                "pair": pair_note("eagle3", arm, index, order, 2), "faults": [],
-            }  # fmt: skip
+            blocks = [Block("single_stream", tuple(metrics)) for _ in order]
             made.append(
                 served_record(
                     index, id=f"eagle3-20260101T00{index:02}0{arm}-0a0b0c", role="paired", workloads={}, passes={},
-                    server=server, metrics=metrics,
+                    pair=PairSide("eagle3", index, order, 2, blocks), against="" if arm else "HEAD", metrics=metrics,
                 )
             )  # fmt: skip
     return made

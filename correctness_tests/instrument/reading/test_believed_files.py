@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import capability_gates
 import pytest
 from reading_cases import (
     COUNTERS,
@@ -23,7 +24,6 @@ from reading_cases import (
 )
 
 from fixtures.deployments import load_box, stacks
-from fixtures.deployments.gates import load_gates
 from fixtures.errors import BaselineError, DeploymentError, RecordError, ServerError, SuiteError, WorkloadError
 from fixtures.gate.baselines import baseline_path, load_baseline, write_baseline
 from fixtures.gate.saving import baseline_from_records
@@ -35,7 +35,7 @@ from fixtures.records.start import StartRecord
 from fixtures.records.store import read_record, read_records, write_record
 from fixtures.serving.pool_state import StateFile
 from fixtures.serving.workloads.prompts import read_prompts
-from fixtures.session.measurements import Recorded
+from fixtures.session.recorded import Recorded
 
 RATE, TTFT = "single_stream/decode_tok_s", "single_stream/ttft_ms"
 TOMORROW = (datetime.now(UTC) + timedelta(days=3)).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -250,20 +250,20 @@ def test_two_records_of_one_start_are_one_too_many(tmp_path: Path) -> None:
 
 
 def _order(records: list[dict[str, Any]]) -> None:
-    order = records[1]["server"]["pair"]["order"]
+    order = records[1]["pair"]["order"]
     order[0] = not order[0]
 
 
 def _short(records: list[dict[str, Any]]) -> None:
-    records[0]["server"]["blocks"].pop()
+    records[0]["pair"]["blocks"].pop()
 
 
 def _same_side(records: list[dict[str, Any]]) -> None:
-    records[3]["server"]["pair"]["arm"] = 0
+    records[3]["against"] = "HEAD"
 
 
 def _unit(records: list[dict[str, Any]]) -> None:
-    records[0]["server"]["blocks"][2]["metrics"][0]["better"] = "lower"
+    records[0]["pair"]["blocks"][2]["metrics"][0]["better"] = "lower"
 
 
 @pytest.mark.parametrize(
@@ -336,10 +336,13 @@ def test_two_servers_counters_are_no_servers(tmp_path: Path) -> None:
         ('torch_cuda = "13.0"', 'torch_cuda = "latest"', "latest"),
     ],
 )
-def test_a_stack_is_not_believed(tmp_path: Path, old: str, new: str, told: str) -> None:
+def test_a_stack_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, told: str
+) -> None:
     path = tmp_path / "stacks.toml"
     text = stacks.FILE.read_text(encoding="utf-8").replace(old, new, 1)
-    refused(path, text, lambda: stacks.load_stacks.__wrapped__(path), told, kind=DeploymentError)
+    monkeypatch.setattr(stacks, "FILE", path)
+    refused(path, text, stacks.load_stacks.__wrapped__, told, kind=DeploymentError)
 
 
 @pytest.mark.parametrize(
@@ -351,9 +354,12 @@ def test_a_stack_is_not_believed(tmp_path: Path, old: str, new: str, told: str) 
         ('meaning = "m"\npackage = "p"\nfind = { text = "t" }', "file"),
     ],
 )
-def test_a_gate_is_not_believed(tmp_path: Path, table: str, told: str) -> None:
+def test_a_gate_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str, told: str) -> None:
     path = tmp_path / "gates.toml"
-    refused(path, f"[one]\n{table}\n", lambda: load_gates.__wrapped__(path), told, kind=DeploymentError)
+    monkeypatch.setattr(capability_gates, "FILE", path)
+    read = capability_gates._document.__wrapped__
+    refused(path, f"[one]\n{table}\n", lambda: [capability_gates.Gate("n", **each) for each in read().values()], told,
+            kind=DeploymentError)
 
 
 def test_a_goal_of_no_metric_is_refused(tmp_path: Path) -> None:

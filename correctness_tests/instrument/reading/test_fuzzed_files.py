@@ -9,7 +9,7 @@ import json
 import os
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -17,8 +17,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import capability_gates
 import pytest
 from damage import damaged_json, damaged_lines, literals, numbers, steps
+from fixtures.campaign.measured import step_of
+from fixtures.report.accepted import acceptance_of
+from fixtures.report.all_reduces import latencies
 from hypothesis import HealthCheck, given, settings
 from reading_cases import (
     APPROACHES,
@@ -37,9 +41,8 @@ from reading_cases import (
 from sglang_cpu.faults.catalog import CATALOG, BadFault, parse_faults
 
 from fixtures.campaign.loading import load_approaches
-from fixtures.campaign.measured import step_of
 from fixtures.catalogue import CATALOGUE
-from fixtures.deployments import gates, load_box, stacks
+from fixtures.deployments import load_box, stacks
 from fixtures.errors import MeasurementFailed, SuiteError
 from fixtures.gate.baselines import baseline_path, load_baseline
 from fixtures.gate.drift import points_from_folders
@@ -48,14 +51,11 @@ from fixtures.records.measure import workload_metrics
 from fixtures.records.passes import read_passes
 from fixtures.records.start import StartRecord
 from fixtures.records.store import read_record
-from fixtures.report.accepted import acceptance_of
-from fixtures.report.all_reduces import latencies
 from fixtures.serving.client_results import WorkloadResult
 from fixtures.serving.pool_state import StateFile
 from fixtures.serving.workloads import load_workload
 from fixtures.session.judging import judge
-from fixtures.session.measurements import Recorded
-from fixtures.session.recorded_pairs import recorded_pairs
+from fixtures.session.recorded import Recorded, recorded_pairs
 from fixtures.speculation import matrix
 from fixtures.speculation.vocabulary import Vocabulary
 
@@ -304,22 +304,43 @@ def test_the_approaches(folder: Path, done: list[Any]) -> None:
                 assert read[name].outcomes[stack].date == entry.get("date")
 
 
-@pytest.mark.parametrize("kind", [gates, stacks], ids=["gates", "stacks"])
 @fuzzed
 @given(steps)
-def test_gates_and_stacks(folder: Path, kind: Any, done: list[Any]) -> None:
-    path = folder / kind.FILE.name
-    load = (gates.load_gates if kind is gates else stacks.load_stacks).__wrapped__
-    text = damaged_lines(kind.FILE.read_text(encoding="utf-8"), done)
-    read = read_or_refused(path, text, partial(load, path))
+def test_stacks(folder: Path, done: list[Any]) -> None:
+    shipped = stacks.FILE
+    path = folder / shipped.name
+    text = damaged_lines(shipped.read_text(encoding="utf-8"), done)
+    try:
+        stacks.FILE = path
+        read = read_or_refused(path, text, stacks.load_stacks.__wrapped__)
+    finally:
+        stacks.FILE = shipped
     if read is not None:
-        found = {each.name: each for each in (read.values() if isinstance(read, Mapping) else read)}
         told = tomllib.loads(text)
-        assert found.keys() == told.keys()
+        assert read.keys() == told.keys()
         for name, table in told.items():
-            assert {key: asdict(found[name])[key] for key in table} == table
-            if kind is gates:
-                assert found[name].covers("0.5.23") in (True, False)
+            assert {key: asdict(read[name])[key] for key in table} == table
+
+
+@fuzzed
+@given(steps)
+def test_gates(folder: Path, done: list[Any]) -> None:
+    shipped = capability_gates.FILE
+    path = folder / shipped.name
+    text = damaged_lines(shipped.read_text(encoding="utf-8"), done)
+    try:
+        capability_gates.FILE = path
+        capability_gates._document.cache_clear()
+        read = read_or_refused(path, text, capability_gates.load_gates.__wrapped__)
+    finally:
+        capability_gates.FILE = shipped
+        capability_gates._document.cache_clear()
+    if read is not None:
+        told = {name: table for name, table in tomllib.loads(text).items() if name != "releases"}
+        assert {each.name for each in read} == told.keys()
+        for each in read:
+            assert {key: asdict(each)[key] for key in told[each.name]} == told[each.name]
+            assert each.covers("0.5.23") in (True, False)
 
 
 @fuzzed

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
 
 import pytest
 
-from fixtures.deployments import load_box
+from fixtures.deployments import load_box, stacks
 from fixtures.deployments.command import server_environment
+from fixtures.deployments.options import PCIE_IPC_VARIABLE
 from fixtures.gate.fingerprint import differing
 from fixtures.records import environment
 from fixtures.records.configuration import effective_arguments, model_digest
@@ -44,7 +46,7 @@ def tactics(tmp_path, monkeypatch):
     folder = tmp_path / ".cache" / "flashinfer" / "0.7.2" / "autotune"
     folder.mkdir(parents=True)
     monkeypatch.setenv("FLASHINFER_WORKSPACE_BASE", str(tmp_path))
-    monkeypatch.delenv(environment.PCIE_IPC_VARIABLE, raising=False)
+    monkeypatch.delenv(PCIE_IPC_VARIABLE, raising=False)
     return folder / "pcie_ipc_all_reduce_ws8.json"
 
 
@@ -67,7 +69,7 @@ def test_a_baseline_from_before_pcie_ipc_was_tuned_still_compares(tactics):
 
 @pytest.mark.parametrize(("value", "counts"), [("1", True), ("True", True), ("yes", True), ("0", False), ("", False)])
 def test_pcie_ipc_is_switched_on_as_sglang_reads_its_variable(tactics, value, counts):
-    found = environment.pcie_ipc_tactics({environment.PCIE_IPC_VARIABLE: value})
+    found = environment.pcie_ipc_tactics({PCIE_IPC_VARIABLE: value})
     assert found == ({"pcie_ipc tactics": "absent"} if counts else {})
 
 
@@ -116,9 +118,25 @@ def test_effective_arguments_leave_out_what_differs_per_start():
     }
 
 
+@pytest.mark.parametrize(
+    "switch", ["enable_cache_report", "enable_request_time_stats_logging", "show_time_cost", "export_metrics_to_file"]
+)
+def test_a_switch_that_costs_time_counts_whatever_its_name(switch):
+    """Each of them is work for a request or a pass, and its name has `port`, `time` or `file` in it."""
+    assert effective_arguments({switch: True}) != effective_arguments({switch: False})
+
+
 def test_another_checkpoint_has_another_digest(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(b"1234")
     before = model_digest(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"12345")
     assert model_digest(tmp_path) != before
+
+
+def test_a_component_is_found_under_the_name_that_any_stack_pins(monkeypatch):
+    """A new CUDA renames NCCL's distribution; the stack that pins it says so."""
+    newer = dataclasses.replace(stacks.stack("cu130"), components={"nvidia-nccl-cu14": "3.0.1"})
+    monkeypatch.setattr(stacks, "load_stacks", lambda: {"cu140": newer})
+    monkeypatch.setattr(environment.metadata, "version", {"nvidia-nccl-cu14": "3.0.1"}.__getitem__)
+    assert environment.installed_version(stacks.distributions(environment.OF_CUDA["nccl"])) == "3.0.1"

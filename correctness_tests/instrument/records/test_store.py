@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import json
 import math
 import os
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,7 @@ from fixtures.errors import RecordError
 from fixtures.records.metric import Metric
 from fixtures.records.start import StartRecord
 from fixtures.records.store import check_writable, read_record, read_records, write_atomically, write_record
+from fixtures.session.recorded import recorded_pairs
 
 
 def start(**changes) -> StartRecord:
@@ -51,6 +54,54 @@ def test_records_are_read_oldest_first(tmp_path):
     assert [record.id for record in read_records(tmp_path)] == ["a", "b"]
 
 
+OLD = Path(__file__).with_name("start_record_1.jsonl")
+"""Both sides of a start pair and the other side's discarded first start, as the suite wrote them before."""
+REAL = Path(__file__).parents[2] / "report" / "cpu_run.jsonl.gz"
+"""A run on a machine without a GPU, of the same age."""
+
+
+def as_old(data):
+    new = ("log", "ready_s", "faults", "against", "pair")
+    return {key: value for key, value in data.items() if key not in new} | {"schema": "start-record/1"}
+
+
+def old_folder(folder, text):
+    for line in text.splitlines():
+        (folder / f"{json.loads(line)['id']}.start.json").write_text(line)
+    return folder
+
+
+def test_records_of_the_old_schema_are_read_with_all_they_hold(tmp_path):
+    records = {record.id: record for record in read_records(old_folder(tmp_path, OLD.read_text()))}
+    other, new, first = records["p00"], records["p01"], records["prime0"]
+    assert (other.against, new.against, first.against) == ("against HEAD", "", "against HEAD")
+    assert (other.side, new.side, first.side) == ("against HEAD", "candidate", "against HEAD")
+    assert (other.faults, new.faults) == ((), ("slow-pass-20",))
+    assert (new.log, new.ready_s, first.log) == ("p01/server.log", 12.5, "prime0/server.log")
+    assert first.pair is None
+    for record in (other, new):
+        assert (record.pair.of, record.pair.index, record.pair.stage1) == ("baseline", 0, 3)
+        assert record.pair.order == (False, True, True, False)
+        assert [block.workload for block in record.pair.blocks] == ["single_stream"] * 4
+        assert len({block.metrics[0].value for block in record.pair.blocks}) == 4
+    found, first_pairs = recorded_pairs([other, new], "baseline")
+    assert first_pairs == 3
+    old_rates, new_rates = found[0].blocks["single_stream/decode_tok_s"]
+    assert (len(old_rates), len(new_rates)) == (4, 4)
+    assert max(new_rates) < min(old_rates)
+
+
+def test_a_real_run_of_the_old_schema_keeps_its_passes_and_is_written_as_today(tmp_path):
+    lines = gzip.decompress(REAL.read_bytes()).decode()
+    for record in read_records(old_folder(tmp_path, lines)):
+        (was,) = [each for each in map(json.loads, lines.splitlines()) if each["id"] == record.id]
+        assert {name: summary.to_json() for name, summary in record.passes.items()} == was["passes"]
+        assert (record.log, record.ready_s, list(record.faults)) == tuple(
+            was["server"][key] for key in ("log", "ready_s", "faults")
+        )
+        assert read_record(write_record(record, tmp_path / "new")) == record
+
+
 def break_text(text: str, fault: str) -> str:
     data = json.loads(text)
     match fault:
@@ -80,6 +131,17 @@ def break_text(text: str, fault: str) -> str:
             data["passes"] = {"single_stream": [1]}
         case "a workload without requests":
             data["workloads"] = {"single_stream": {}}
+        case "passes of no count":
+            row = {"role": "target", "mode": "decode", "count": 1, "median_s": 0.1, "all_reduces": {"many": 1}}
+            data["passes"] = {"single_stream": {"passes": [row], "sites": {}, "faults": []}}
+        case "a pair without an order":
+            data["pair"] = {"of": "baseline", "index": 0, "stage1": 3, "blocks": []}
+        case "an old pair that is no table":
+            data = as_old(data) | {"server": {"pair": "first", "blocks": 3}}
+        case "an old pair without blocks":
+            data = as_old(data) | {"server": {"pair": {"of": "baseline"}}}
+        case "an old record without a server":
+            data = as_old(data) | {"server": None}
         case "ranks without what they timed":
             data["configuration"] = {"requested": {"all_reduce": "gloo", "device": "cpu", "world_size": 2}}
         case "a request that is no table":
@@ -108,6 +170,11 @@ def break_text(text: str, fault: str) -> str:
         ("too large", "too large a number"),
         ("passes that are none", "passes/single_stream"),
         ("a workload without requests", "workloads/single_stream"),
+        ("passes of no count", "passes/single_stream/passes/0/all_reduces"),
+        ("a pair without an order", "pair: 'order' is a required property"),
+        ("an old pair that is no table", "pair"),
+        ("an old pair without blocks", "pair: 'index' is a required property"),
+        ("an old record without a server", "start-record/1"),
         ("ranks without what they timed", "timed"),
         ("a request that is no table", "configuration/requested"),
         ("an all-reduce without times", "all_reduces/x/seconds"),

@@ -8,19 +8,31 @@ from pathlib import Path
 
 import pytest
 
+from fixtures.deployments import load_box
 from fixtures.gate.spec import VERDICTS, Judgement
 from fixtures.report.next_steps import LATENCY_TESTS, Repeat
-from fixtures.report.terminal import STYLES, render
-from fixtures.report.verdicts import SIGNS, figure
+from fixtures.report.terminal import render as render_view
+from fixtures.report.verdicts import LOOKS, NOT_JUDGED, figure
+from fixtures.report.view import view_of
+
+CPU = load_box("cpu")
 
 
 def judged(key: str, verdict: str, ratio: float = math.nan, reason: str = "because") -> Judgement:
     return Judgement(key=key, verdict=verdict, reason=reason, ratio=ratio, unit="tok/s", candidate_value=100.0)
 
 
+def render(rows, width, colour, quiet=False):
+    view = view_of(
+        box=CPU, box_line="", stack="cpu", results=Path("/r"), repeat=Repeat("cpu", 1), rows=rows, records=[],
+        baselines={},
+    )  # fmt: skip
+    return render_view(view, width, colour, quiet)
+
+
 def test_every_verdict_has_a_sign_of_its_own():
-    assert set(SIGNS) == set(STYLES) == set(VERDICTS)
-    assert len(set(SIGNS.values())) == len(SIGNS)
+    assert set(LOOKS) == {*VERDICTS, NOT_JUDGED}
+    assert len({look.sign for look in LOOKS.values()}) == len(LOOKS)
 
 
 def test_within_a_deployment_blocking_verdicts_come_first_then_wide_effects():
@@ -95,9 +107,9 @@ def test_quiet_shows_only_what_blocks():
 
 def test_the_next_step_is_a_command_that_repeats_the_measurement():
     found = judged("single_stream/ttft_ms", "regression", 1.1)
-    step = Repeat("cpu", 1).next_step("eagle3", found)
-    assert step.endswith("pytest -m perf --box=cpu --deployment=eagle3 --workload=single_stream --starts=5")
-    assert Repeat("cpu", 1).next_step("eagle3", judged("kv_tokens", "no change")) is None
+    _, command = Repeat("cpu", 1).next_step("eagle3", [found])
+    assert command == ("pytest -m perf --box=cpu --deployment=eagle3 --workload=single_stream --starts=5")
+    assert Repeat("cpu", 1).next_step("eagle3", [judged("kv_tokens", "no change")]) is None
     plain = Repeat("my box", 1).measure("d", ["kv_tokens"], 3)
     assert plain == "pytest -m perf --box='my box' --deployment=d --starts=3"
 
@@ -114,18 +126,18 @@ def test_commands_have_the_options_that_the_run_was_given():
 
 
 def test_a_baseline_is_measured_whole():
-    step = NARROWED.next_step("a", judged("single_stream/ttft_ms", "improvement", 0.8))
-    assert step.endswith(f"{WHERE} --deployment=a --starts=10 --save-baseline=REASON")
+    _, command = NARROWED.next_step("a", [judged("single_stream/ttft_ms", "improvement", 0.8)])
+    assert command.endswith(f"{WHERE} --deployment=a --starts=10 --save-baseline=REASON")
 
 
 @pytest.mark.parametrize(("verdict", "starts"), [("regression", "5"), ("no comparable baseline", "10")])
 def test_ranks_are_no_deployment(verdict, starts):
     key = "all-reduce-nccl-8-ranks-14336-bytes-eager/all_reduce_us"
-    step = NARROWED.next_step("all_reduce_nccl_cuda_8", judged(key, verdict, 1.2))
-    command = step[step.index("pytest") :].removesuffix(" --save-baseline=REASON")
-    assert command == f"{WHERE} perf_tests/test_all_reduce_latency.py --starts={starts}"
+    _, command = NARROWED.next_step("all_reduce_nccl_cuda_8", [judged(key, verdict, 1.2)])
+    measure = f"{WHERE} perf_tests/test_all_reduce_latency.py --starts={starts}"
+    assert command.removesuffix(" --save-baseline=REASON") == measure
     assert (Path(__file__).parents[3] / LATENCY_TESTS).is_file()
 
 
 def test_start_pairs_are_not_measured_again_as_starts():
-    assert replace(NARROWED, paired=True).next_step("a", judged("single_stream/ttft_ms", "regression", 1.1)) is None
+    assert replace(NARROWED, paired=True).next_step("a", [judged("single_stream/ttft_ms", "regression", 1.1)]) is None

@@ -15,6 +15,7 @@ nothing.
     busy_once     the port is taken, the first time
     lost_port     the port is taken, and it does not end
     die           ends with a traceback when /generate is asked
+    leave         ends without a word when /generate is asked
     stall         never answers /generate
 """
 
@@ -64,6 +65,8 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(500 if SCRIPT == "error500" else 503, {})
         elif path == "/generate" and SCRIPT == "die":
             fail("RuntimeError: planted death")
+        elif path == "/generate" and SCRIPT == "leave":
+            os._exit(0)
         elif path == "/generate" and SCRIPT == "stall":
             time.sleep(600)
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import statistics
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -72,8 +73,8 @@ def test_a_shared_cache_is_flushed_before_the_warm_up(server: ScriptedServer) ->
 @pytest.mark.parametrize(
     ("cached", "allowed", "words"),
     [
-        (18, (0.0, 0.25), "90% of the prompt tokens .* cache flushed"),
-        (0, (0.5, 1.0), "0% .* radix cache off"),
+        (18, (0.0, 0.25), "2 of 2 requests are not cold: .* 18 of 20 tokens .* 90% where 0% to 25% .* cache flushed"),
+        (0, (0.5, 1.0), "0 of 20 .* 0% .* radix cache off"),
     ],
 )
 def test_prefix_hits_outside_the_stated_range_fail(
@@ -82,6 +83,48 @@ def test_prefix_hits_outside_the_stated_range_fail(
     server.generate = normal(8, cached=cached)
     with pytest.raises(MeasurementFailed, match=words) as caught:
         measure_workload(server.url, workload(cached_share=allowed))
+    assert caught.value.cause == "cache"
+
+
+@pytest.mark.parametrize(
+    ("cache", "allowed", "one", "others"), [("cold", (0.0, 0.25), 20, 0), ("shared", (0.5, 1.0), 0, 20)]
+)
+def test_one_request_in_another_cache_state_fails_a_workload_whose_mean_is_right(
+    server: ScriptedServer, cache: Any, allowed: tuple[float, float], one: int, others: int
+) -> None:
+    """Its TTFT is another thing than what was asked for."""
+
+    async def one_differs(body: dict[str, Any]) -> AsyncIterator[Any]:
+        for piece in [*events(8, cached=one if body["text"] == "text 3" else others), DONE]:
+            yield piece
+
+    server.generate = one_differs
+    said = f"w: 1 of 12 requests are not {cache}: of prompt p3 {one} of 20"
+    with pytest.raises(MeasurementFailed, match=said) as caught:
+        measure_workload(server.url, workload(requests=12, cache=cache, cached_share=allowed))
+    assert caught.value.cause == "cache"
+
+
+def test_a_request_that_was_retracted_finds_its_own_prompt(server: ScriptedServer) -> None:
+    server.generate = normal(8, cached=20, spec={"num_retractions": 1})
+    assert measure_workload(server.url, workload(cached_share=(0.0, 0.25))).requests[0].retractions == 1
+
+
+@pytest.mark.parametrize(
+    ("reported", "said"),
+    [
+        ({"cached_tokens": None}, "cached_tokens None of prompt_tokens 20"),
+        ({"cached_tokens": 21}, "cached_tokens 21 of prompt_tokens 20"),
+        ({"cached_tokens": -1}, "cached_tokens -1"),
+        ({"cached_tokens": "0"}, "cached_tokens '0'"),
+        ({"prompt_tokens": 0}, "of prompt_tokens 0"),
+    ],
+)
+def test_a_cache_state_that_is_not_told_is_not_believed(server: ScriptedServer, reported: Any, said: str) -> None:
+    """Read as 0, it would pass for a cold cache."""
+    server.generate = normal(8, spec=reported)
+    with pytest.raises(MeasurementFailed, match=re.escape(said)) as caught:
+        measure_workload(server.url, workload(cached_share=(0.0, 0.25)))
     assert caught.value.cause == "cache"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fixtures.serving.workloads import load_workload
-from fixtures.serving.workloads.degeneracy import MIN_TOKENS, degenerate, distinct_share, period_match
+from fixtures.serving.workloads.degeneracy import MIN_OF_ONE, MIN_TOKENS, degenerate, distinct_share, period_match
 
 NORMAL = [prompt.text for prompt in load_workload("single_stream", "cpu").prompts]
 
@@ -43,9 +43,11 @@ def test_prose_is_not_flagged() -> None:
     assert not degenerate(text.encode())
 
 
-def test_short_answers_are_not_judged() -> None:
-    assert not degenerate([1] * (MIN_TOKENS - 1))
-    assert degenerate([1] * MIN_TOKENS)
+def test_short_answers_are_not_judged_but_for_one_token_alone() -> None:
+    assert not degenerate([1, 2] * (MIN_TOKENS // 2 - 1))
+    assert degenerate([1, 2] * (MIN_TOKENS // 2))
+    assert not degenerate([0] * (MIN_OF_ONE - 1))
+    assert degenerate([0] * MIN_OF_ONE)
 
 
 def test_the_figures() -> None:

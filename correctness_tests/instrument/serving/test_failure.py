@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.serving.failure import Cause, Phase, diagnose, progress, refusals
-from fixtures.serving.tracebacks import exceptions
+from fixtures.serving.failure import Cause, Phase, diagnose, exceptions, progress, refusals
 
 LOGS = Path(__file__).with_name("server_logs")
 """Logs of real SGLang 0.5.23 servers on the CPU that were made to fail."""
@@ -189,6 +188,17 @@ def test_a_hang_after_an_exception_shows_the_exception() -> None:
     failure = diagnose(scheduler_died_of("RuntimeError: NCCL error: unhandled system error"), None)
     assert failure.cause == Cause.HANG
     assert "NCCL error" in failure.message
+
+
+def test_a_dead_server_of_which_nobody_knows_how_it_ended_is_no_hang() -> None:
+    failure = diagnose(HEALTHY, None, Phase.START, running=False)
+    assert failure.cause == Cause.KILLED
+    assert "could not tell how" in failure.message
+    raised = diagnose(scheduler_died_of("RuntimeError: NCCL error"), None, Phase.WORKLOAD, running=False)
+    assert raised.cause == Cause.EXCEPTION
+    assert "exit code not known" in raised.message
+    short = diagnose(scheduler_died_of("torch.OutOfMemoryError: CUDA out of memory."), None, running=False)
+    assert short.cause == Cause.OUT_OF_MEMORY
 
 
 def test_a_kill_without_a_word_is_a_kill() -> None:

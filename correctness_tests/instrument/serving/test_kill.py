@@ -12,8 +12,7 @@ from signal import SIGINT, SIGKILL, SIGTERM, Signals
 import pytest
 from serving_cases import gone, marked
 
-from fixtures.serving.launch import ROOT
-from fixtures.serving.leftovers import find_leftovers, sweep
+from fixtures.serving.launch import ROOT, find_leftovers, sweep
 from fixtures.serving.processes import ProcessId, family
 
 pytestmark = pytest.mark.timeout(90)

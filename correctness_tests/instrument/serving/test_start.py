@@ -3,25 +3,31 @@ behind."""
 
 from __future__ import annotations
 
-import asyncio
+import json
+import re
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from signal import SIGKILL
+from signal import SIGCONT, SIGKILL, SIGSTOP
 
 import pytest
 from serving_cases import ENTRY, RELEASE, SCRIPTED, deployment, gone, marked
 
 from fixtures.deployments.deployment import Evidence
 from fixtures.errors import MeasurementFailed, ServerError, SuiteError
-from fixtures.serving.failure import Cause
+from fixtures.records.start import StartRecord
+from fixtures.records.store import read_records
+from fixtures.serving.failure import Cause, Phase
 from fixtures.serving.launch import free_port
 from fixtures.serving.processes import ProcessId, family
 from fixtures.serving.server import Server, begin_server, start_server
-from fixtures.serving.watch import Watch, measure
+from fixtures.serving.workloads import load_workload
+from fixtures.session.against import CANDIDATE, Side
+from fixtures.session.measure_start import Subject, measure_start
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -267,50 +273,93 @@ def test_stopping_works_when_the_guard_was_killed(tmp_path: Path) -> None:
             member.send(SIGKILL)
 
 
-async def generate(server: Server) -> int:
-    """Ask for tokens: 1 when something came back. Raises ConnectionResetError when the connection broke."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    writer.write(b"GET /generate HTTP/1.1\r\nHost: x\r\n\r\n")
+def test_a_server_whose_guard_was_killed_while_it_started_is_dead(tmp_path: Path) -> None:
+    """The kernel ends the server with its guard, and nobody is left to write down how."""
+
+    def kill_guard(elapsed_s: float, doing: str) -> None:
+        status = json.loads((tmp_path / "start" / "guard.json").read_text())
+        ProcessId.parse(status["guard"]).send(SIGKILL)
+
+    asked = deployment(tmp_path, "hang", deadline_s=30)
+    with pytest.raises(ServerError) as caught:
+        begin_server(asked, directory=tmp_path / "start", release=RELEASE, entry=ENTRY, tell=kill_guard)
+    assert caught.value.cause == Cause.KILLED
+    assert "it ended during start, and its guard could not tell how" in str(caught.value)
+    assert "runs" not in str(caught.value)
+
+
+@pytest.mark.parametrize("guard", ["killed", "stopped", "cannot write"])
+def test_a_server_that_ended_unseen_by_its_guard_does_not_hang(tmp_path: Path, guard: str) -> None:
+    server = running(tmp_path)
+    members = family(server.guarded.guard.pid)
     try:
-        if not await reader.read(1):
-            raise ConnectionResetError("the connection broke")
+        if guard == "cannot write":  # as on a full disk: the status stays what it was
+            server.guarded.status.parent.joinpath("guard.json").unlink()
+            server.guarded.status.mkdir()
+            (server.guarded.status / "full").touch()
+        else:
+            server.guarded.guard.send(SIGKILL if guard == "killed" else SIGSTOP)
+        server.guarded.process.send(SIGKILL)
+        assert gone({server.guarded.process}, 5)
+        for caught in (server.failure(), server.failure(Phase.START)):
+            assert caught.cause == Cause.KILLED
+            assert "its guard could not tell how" in str(caught)
+            assert "hang" not in str(caught)
+        with pytest.raises(ServerError, match="could not tell how"):
+            server.prove_identity()
     finally:
-        writer.close()
-    return 1
+        server.guarded.guard.send(SIGCONT)
+        server.stop()
+        for member in members:
+            member.send(SIGKILL)
+
+
+def started(tmp_path: Path, script: str, tell: Callable[[str], None] = lambda step: None) -> StartRecord:
+    """A start of the scripted process, measured as every start is."""
+    side = Side(CANDIDATE, deployment(tmp_path, script), "cpu", RELEASE, ENTRY)
+    workload = replace(load_workload("single_stream", "cpu"), requests=1, warm_up_requests=1, stall_s=2.0)
+    return measure_start(Subject(side, (workload,), "r"), "stage1", 0, tmp_path / "results", tell)
 
 
 @pytest.mark.parametrize(
     ("script", "cause", "said"),
-    [("die", Cause.EXCEPTION, "planted death"), ("stall", Cause.HANG, "nothing arrived for 2 s")],
+    [
+        ("die", Cause.EXCEPTION, "planted death"),
+        ("leave", Cause.UNKNOWN, "exited with 0 without saying why"),
+        ("stall", Cause.HANG, "no token for 2 s, after 0 of 80; .*: hang: it runs but stopped answering"),
+    ],
 )
 def test_a_server_that_dies_or_hangs_in_a_workload_says_so(
     tmp_path: Path, script: str, cause: Cause, said: str
 ) -> None:
-    server = running(tmp_path, script)
-    try:
-        begun = time.monotonic()
-        with pytest.raises(ServerError) as caught:
-            measure(server, lambda watch: generate(server), stall_s=2)
-        assert time.monotonic() - begun < 6
-        assert caught.value.cause == cause
-        assert said in str(caught.value)
-        assert "\n" not in str(caught.value)
-    finally:
-        server.stop()
+    """The connection that broke is not the cause, and the record has it."""
+    record = started(tmp_path, script)
+    assert record.status == "measurement failed"
+    assert record.failure["cause"] == cause
+    assert re.search(said, record.failure["message"])
+    assert "\n" not in record.failure["message"]
+    assert record.failure["lines"]
+    assert read_records(tmp_path / "results")[0].failure == record.failure
+    assert record.seconds["generating"] < 30
 
 
-def test_an_error_of_the_work_itself_passes_through(tmp_path: Path) -> None:
-    async def work(watch: Watch) -> None:
-        watch.beat()
-        raise ValueError("mine")
+def test_a_server_killed_in_a_workload_is_told_as_killed(tmp_path: Path) -> None:
+    def kill(step: str) -> None:
+        if "warming up" in step:
+            (status,) = (tmp_path / "results").glob("*/guard.json")
+            ProcessId.parse(json.loads(status.read_text())["server"]).send(SIGKILL)
 
-    server = running(tmp_path)
-    try:
-        with pytest.raises(ValueError, match="mine"):
-            measure(server, work)
-        assert measure(server, lambda watch: generate(server)) == 1
-    finally:
-        server.stop()
+    record = started(tmp_path, "stall", kill)
+    assert record.failure["cause"] == Cause.KILLED
+    assert "killed by SIGKILL during workload" in record.failure["message"]
+
+
+def test_a_workload_that_fails_on_a_server_that_lives_keeps_its_own_cause(tmp_path: Path) -> None:
+    """The scripted process answers with a document where a stream belongs."""
+    record = started(tmp_path, "normal")
+    assert record.failure["cause"] == "truncated"
+    assert "without a finish_reason" in record.failure["message"]
+    assert "server.log" in record.failure["message"]
 
 
 def test_a_server_killed_between_workloads_is_noticed_before_the_next(tmp_path: Path) -> None:

@@ -6,9 +6,8 @@ import random
 
 from fixtures.gate.paired import balanced_order
 from fixtures.records.metric import Metric
-from fixtures.records.start import StartRecord
+from fixtures.records.start import Block, PairSide, StartRecord
 from fixtures.records.store import write_record
-from fixtures.session.paired import pair_note
 
 ENVIRONMENT = {"machine": "a", "torch": "2.14.1", "workload single_stream": "w"}
 
@@ -52,14 +51,8 @@ def write_pairs(directory, slower, *, stage1=4, seed=5, without=None):
             record = StartRecord(
                 id=f"p{index}{arm}", run="r", box="cpu", stack="cpu", deployment="baseline", role="paired",
                 index=index, started_at=moment, finished_at=moment, environment=ENVIRONMENT, metrics=blocks[0],
-                server={
-                    "side": "candidate" if arm else "against HEAD",
-                    "blocks": [
-                        {"workload": "single_stream", "metrics": [each.to_json() for each in block]}
-                        for block in blocks
-                    ],
-                    "pair": pair_note("baseline", arm, index, order, stage1),
-                },
+                against="" if arm else "against HEAD",
+                pair=PairSide("baseline", index, order, stage1, [Block("single_stream", tuple(b)) for b in blocks]),
             )  # fmt: skip
             if record.id != without:
                 write_record(record, directory)

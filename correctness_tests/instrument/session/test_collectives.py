@@ -9,7 +9,7 @@ import pytest
 from fixtures.allreduce import preflight as module
 from fixtures.deployments import load_box
 from fixtures.errors import MeasurementFailed
-from fixtures.session import collectives
+from fixtures.session import served
 from fixtures.session.against import Side
 from fixtures.session.measure_start import Subject, measure_start
 
@@ -18,17 +18,17 @@ pytestmark = [pytest.mark.correctness, pytest.mark.timeout(120)]
 
 @pytest.fixture(autouse=True)
 def asked_afresh():
-    collectives._problem.cache_clear()
+    served._problem.cache_clear()
     yield
-    collectives._problem.cache_clear()
+    served._problem.cache_clear()
 
 
 def test_collectives_that_work_let_servers_start():
-    collectives.require_collectives(1)
-    assert collectives._problem.cache_info().misses == 0, "one rank has no collectives"
-    collectives.require_collectives(2)
-    collectives.require_collectives(2)
-    assert collectives._problem.cache_info().misses == 1, "asked once"
+    served.require_collectives(1)
+    assert served._problem.cache_info().misses == 0, "one rank has no collectives"
+    served.require_collectives(2)
+    served.require_collectives(2)
+    assert served._problem.cache_info().misses == 1, "asked once"
 
 
 @pytest.mark.parametrize(
@@ -36,15 +36,15 @@ def test_collectives_that_work_let_servers_start():
 )
 def test_collectives_that_fail_are_a_failed_measurement_without_a_server(monkeypatch, tmp_path, fault, cause):
     monkeypatch.setattr(module.RankGroup, "run", _with_short_limit(module.RankGroup.run))
-    monkeypatch.setattr(collectives, "preflight", partial(module.preflight, fault=fault))
+    monkeypatch.setattr(served, "preflight", partial(module.preflight, fault=fault))
     side = Side("tp2", load_box("cpu").deployment("tp2"), "cpu", "0.5.23", ("no such program",))
-    record = measure_start(Subject(side, (), "r", {}), "stage1", 0, tmp_path, lambda _step: None)
+    record = measure_start(Subject(side, (), "r"), "stage1", 0, tmp_path, lambda _step: None)
     assert record.status == "measurement failed"
     assert record.failure["cause"] == cause
     assert "2 ranks" in record.failure["message"] or "world size 2" in record.failure["message"]
     assert not list(tmp_path.glob("*/server.log"))
     with pytest.raises(MeasurementFailed):
-        collectives.require_collectives(2)
+        served.require_collectives(2)
 
 
 def _with_short_limit(run):

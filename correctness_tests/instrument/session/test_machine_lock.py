@@ -56,9 +56,26 @@ def test_a_killed_run_leaves_the_machine_free(tmp_path, holder):
     lock.release()
 
 
-def test_release_and_take_again(tmp_path):
+def test_released_it_is_free_for_another_and_that_ones_alone(tmp_path):
+    first, second = MachineLock(tmp_path / "lock"), MachineLock(tmp_path / "lock")
+    first.acquire()
+    with pytest.raises(SuiteError, match=f"process {os.getpid()}"):
+        second.acquire()
+    first.release()
+    second.acquire()
+    first.release()  # again: it holds nothing that it could give away
+    with pytest.raises(SuiteError, match=f"process {os.getpid()}"):
+        first.acquire()
+    second.release()
+    assert not (tmp_path / "lock.holder.json").exists()
+
+
+def test_a_holder_that_cannot_say_its_name_still_has_the_machine(tmp_path):
+    """On a full disk the file beside the lock cannot be written."""
+    (tmp_path / "lock.holder.json").mkdir()
     lock = MachineLock(tmp_path / "lock")
-    for _ in range(2):
-        lock.acquire()
-        lock.release()
+    lock.acquire()
+    with pytest.raises(SuiteError, match=f"lock {tmp_path / 'lock'}"):
+        MachineLock(tmp_path / "lock").acquire()
+    (tmp_path / "lock.holder.json").rmdir()
     lock.release()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from campaign_cases import BOX, STARTS, start
 
-from fixtures.campaign.asked import Asked, questions_of
+from fixtures.campaign.arms import Asked, questions_of
 from fixtures.campaign.loading import load_approaches
 from fixtures.campaign.outcomes import Outcome
 from fixtures.deployments import load_box
@@ -189,7 +189,7 @@ def measuring(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     plan = Plan(
         run="r", box=BOX, stack="cu130", results=tmp_path, starts=STARTS, max_minutes=None, prime=False,
         side=lambda deployment: SimpleNamespace(deployment=deployment), against=lambda deployment: None,
-        block_pairs=2, room=1, workloads=lambda deployment: (), environment={},
+        block_pairs=2, room=1, workloads=lambda deployment: (),
     )  # type: ignore[arg-type]
     bench.source = Measurements(plan, bench.show)  # type: ignore[assignment]
     return bench

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,6 +38,8 @@ class Server:
     """A server that answers at a steady rate and counts its passes as the plugin does, in the modes it is told to."""
 
     faults = ()
+    bunched: Iterator[bool] = iter(())
+    """Whether the next workload's tokens are all read at once."""
 
     def __init__(self, name: str, folder: Path, mode: str, idle_under: str) -> None:
         self.name, self.url, self.passes_dir, self.log_path = name, name, folder, folder / "server.log"
@@ -51,6 +54,7 @@ class Server:
 
     def serve(self, workload: Workload) -> WorkloadResult:
         mode = "decode" if workload.name == self._idle_under else self._mode
+        bunched = next(self.bunched, False)
         self._counts[mode] = self._counts.get(mode, 0) + 10
         seconds = {"count": 0, "total": 0.0, "recent": []}
         kinds = [
@@ -62,7 +66,7 @@ class Server:
         counters = {"schema": "sglang-passes/1", "rank": 0, "world_size": 1, "pid": 1, "sglang": "0.5.23",
                     "device": "cpu", "faults": [], "passes": kinds}
         (self.passes_dir / "rank0.json").write_text(json.dumps(counters))
-        times = tuple(0.1 + 0.02 * index for index in range(11))
+        times = tuple(0.1 + (0 if bunched else 0.02) * index for index in range(11))
         passes = 4 if self._mode == "target_verify" else None
         return WorkloadResult(
             workload.name, workload.concurrency,
@@ -97,10 +101,45 @@ OTHER = "against baseline"
 
 
 @pytest.mark.parametrize("together", [True, False])
+def test_a_block_that_is_no_evidence_is_served_again(
+    pair: Any, monkeypatch: Any, together: bool, tmp_path: Path
+) -> None:
+    """One frozen read of the client does not discard the other blocks of the pair."""
+    monkeypatch.setattr(Server, "bunched", iter([False, False, True, False, False, True]))
+    found = pair(side_of("baseline", OTHER), side_of("baseline"), together)
+    assert [record.status for record in found.records] == ["ok", "ok"], found.records[1].failure
+    repeated = [each for record in found.records for each in record.pair.repeated]
+    assert len(repeated) == 2
+    assert all("came in 1 reads" in each.why for each in repeated)
+    assert {each.id: each.pair for each in read_records(tmp_path)} == {each.id: each.pair for each in found.records}
+    for old, new in found.blocks.values():
+        assert len(old) == len(new) == 2, "as many blocks as were asked for"
+        assert all(map(math.isfinite, [*old, *new]))
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_blocks_that_stay_no_evidence_name_everything(pair: Any, monkeypatch: Any, together: bool) -> None:
+    monkeypatch.setattr(Server, "bunched", iter([False] + [True] * 40))
+    found = pair(side_of("baseline", OTHER), side_of("baseline"), together)
+    assert [record.status for record in found.records] == ["measurement failed"] * 2
+    failure = found.records[0].failure
+    assert failure["cause"] == "bunched"
+    guilty = next(record for record in found.records if len(record.pair.repeated) == paired.REPEATED_BLOCKS)
+    for said in (
+        f"start {guilty.id} ({guilty.side})", "single_stream block 1 of 2",
+        "request p: its 11 tokens of 11 passes came in 1 reads", "server.log",
+        f"{paired.REPEATED_BLOCKS} blocks were served again already",
+        "measure again: pytest -m perf --box=cpu --deployment=baseline --workload=single_stream",
+        "--against=baseline",
+    ):  # fmt: skip
+        assert said in failure["message"]
+
+
+@pytest.mark.parametrize("together", [True, False])
 def test_a_pair_whose_paths_are_active_is_evidence(pair: Any, together: bool) -> None:
     found = pair(side_of("baseline", OTHER), side_of("eagle3"), together)
     assert [record.status for record in found.records] == ["ok", "ok"], found.records[1].failure
-    assert {each.server["side"] for each in found.records} == {OTHER, "candidate"}
+    assert {each.side for each in found.records} == {OTHER, "candidate"}
 
 
 @pytest.mark.parametrize("together", [True, False])
@@ -142,7 +181,7 @@ def measuring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         plan = Plan(
             run="r", box="cpu", stack="cpu", results=tmp_path, starts=2, max_minutes=None, prime=prime,
             side=lambda deployment: candidate_side(deployment, stack("cpu")), against=against, block_pairs=2, room=1,
-            workloads=lambda deployment: WORKLOADS, environment={},
+            workloads=lambda deployment: WORKLOADS,
         )
         return Measurements(plan, lambda subject, step: None), begun
 
@@ -197,8 +236,8 @@ def test_the_first_starts_of_both_sides_are_planned(box: Any, against: str | Non
 def test_the_first_start_of_the_other_side_is_filed_as_that_side(tmp_path: Path, monkeypatch: Any) -> None:
     """A report must not take it for a start of a deployment that the run judges."""
     monkeypatch.setattr(module, "_measure", lambda *_: None)
-    for label, filed in ((OTHER, OTHER), ("candidate", None)):
-        subject = module.Subject(side_of("baseline", label), (), "r", {})
+    for label, filed in ((OTHER, OTHER), ("candidate", "")):
+        subject = module.Subject(side_of("baseline", label), (), "r")
         made = module.measure_start(subject, "prime", 0, tmp_path, lambda step: None)
-        assert made.server.get("side") == filed
+        assert made.against == filed
     assert len(read_records(tmp_path)) == 2

@@ -70,7 +70,9 @@ def test_tests_that_switch_one_servers_faults_share_a_worker(run: Callable[..., 
     told = [line.split(maxsplit=1)[1].rsplit(maxsplit=1) for line in text.splitlines() if line.startswith("GROUPS ")]
     groups = dict(told)
     assert all(group.startswith("speculation") for group in groups.values()), groups
-    switching = ("test_a_planted_fault_is_caught", "test_a_fault_of_sampled", "test_decaying")
+    switching = (
+        "test_a_planted_fault_is_caught", "test_a_fault_of_sampled", "test_a_fault_of_one_situation", "test_decaying",
+    )
     switched = {
         group for name, group in groups.items()
         if name.startswith(switching) and "aux_layers_first" not in name

@@ -7,7 +7,17 @@ import random
 
 import pytest
 
-from fixtures.speculation.processing import every_token, normalised, normaliser, one_per_pass, processed
+from fixtures.speculation.processing import (
+    MISTAKES,
+    every_token,
+    normalised,
+    normaliser,
+    one_late,
+    one_per_pass,
+    processed,
+    shown_by,
+)
+from fixtures.speculation.reference import PROBE_PENALTIES
 
 TOKENS = [3, 4, 3, 5]
 LOGITS = {3: 2.0, 4: -1.0, 5: 0.5, 6: 1.0}
@@ -28,6 +38,25 @@ def test_every_token_before_a_position_counts() -> None:
 def test_under_eagle_the_last_token_of_each_pass_counts() -> None:
     # Passes: the prefill brought 3; the first verify brought 4, 3; the second brought 5.
     assert one_per_pass(TOKENS, [0, 1, 1, 2]) == [[], [3], [3], [3, 3]]
+
+
+def test_an_overlapped_schedule_counts_one_late() -> None:
+    assert one_late([9, 8], TOKENS) == [[], [8], [8, 3], [8, 3, 4]]
+
+
+def test_a_mistake_shows_by_the_first_choice_that_it_changes() -> None:
+    """Two likely tokens, level at first: each counts for itself, and a count too many soon moves the choice."""
+    rows = [{1: -0.5, 2: -1.0, 3: -30.0}] * 6
+    counted = every_token([1, 2, 1, 2, 1, 2])
+    right = processed(rows, {"frequency_penalty": 2.0}, counted)
+    for name, wrong in MISTAKES["frequency_penalty"].items():
+        seen = shown_by(right, processed(rows, {"frequency_penalty": wrong(2.0)}, counted))
+        assert (seen > 1) == (name == "ignored")
+    assert shown_by(right, right) == 0
+    gap = [{1: -0.5, 2: -11.0}] * 8
+    alike = every_token([1] * 8)
+    right = processed(gap, {"frequency_penalty": 2.0}, alike)
+    assert shown_by(right, processed(gap, {"frequency_penalty": 4.0}, alike)) == pytest.approx(4.5)
 
 
 def test_frequency_and_presence() -> None:
@@ -63,7 +92,7 @@ def test_normalised_is_a_distribution() -> None:
 
 def test_the_normaliser_is_found_from_two_penalties_for_logits_of_either_sign() -> None:
     draw = random.Random(1)
-    penalties = (0.01, 2.0)
+    penalties = PROBE_PENALTIES
     for _ in range(300):
         logit, total = draw.uniform(-8, 12), draw.uniform(0, 20)
         gains = [logit - (logit / r if logit > 0 else logit * r) for r in penalties]

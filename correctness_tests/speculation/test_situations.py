@@ -1,0 +1,70 @@
+"""Situations that a short request on a busy server never meets: the far end of the context, a server that has stood
+still, a request that was thrown out and came back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from fixtures.errors import MeasurementFailed
+from fixtures.serving.running import Server
+from fixtures.serving.workloads.prompts import PROMPTS, read_prompts
+from fixtures.speculation.acceptance import acceptance
+from fixtures.speculation.check import Checker
+from fixtures.speculation.contexts import long_answers, long_prompts
+from fixtures.speculation.idle import run_idle
+from fixtures.speculation.matrix import Probe
+from fixtures.speculation.retracted import run_retracted
+from fixtures.speculation.served import Pair
+from fixtures.speculation.trial import run_group
+
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.long,
+    pytest.mark.correctness,
+    pytest.mark.timeout(3600),
+]
+
+IDLE_S = 60.0
+
+
+def test_every_length_of_the_context(
+    pair: Pair, checker: Checker, serve: Callable[..., Server], probes_of: Callable[[Server], list[Probe]]
+) -> None:
+    server = serve(pair.speculative)
+    end = int(server.info["max_req_input_len"])
+    texts = [checker.vocabulary.encode(text.text) for text in read_prompts(PROMPTS / "long_openings.jsonl")]
+    for group in (long_answers(probes_of(server), end), long_prompts(texts, end)):
+        trial = run_group(server.url, group, checker)
+        reached = max(len(a.prompt) + len(b.tokens) for a, b in zip(group.asks, trial.answers, strict=True))
+        passes = max(answer.verify_passes for answer in trial.answers)
+        print(f"{group.name}: up to {reached} of {end} tokens and {passes} passes; {acceptance(trial.answers)}")
+        assert not trial.checked.findings, trial.checked.report
+    assert reached >= end - 16
+
+
+def test_the_first_passes_after_an_idle_minute(
+    pair: Pair, checker: Checker, serve: Callable[..., Server], probes_of: Callable[[Server], list[Probe]]
+) -> None:
+    """Time that the server has stood still already, while the judge was tested, counts."""
+    server = serve(pair.speculative)
+    trial, seconds = run_idle(server, probes_of(serve(pair.reference)), checker, IDLE_S)
+    print(f"asked after {seconds:.0f} s without a pass")
+    assert seconds >= IDLE_S
+    assert not trial.checked.findings, trial.checked.report
+
+
+def test_requests_that_were_retracted_and_came_back(
+    pair: Pair, checker: Checker, serve: Callable[..., Server], probes_of: Callable[[Server], list[Probe]]
+) -> None:
+    server = serve(pair.speculative)
+    try:
+        trial = run_retracted(server.url, probes_of(server), checker)
+    except MeasurementFailed as error:
+        if error.cause == "refused":
+            pytest.skip(str(error))
+        raise
+    counts = [answer.retractions for answer in trial.answers]
+    print(f"retractions of each request: {counts}; {acceptance(trial.answers)}")
+    assert not trial.checked.findings, trial.checked.report
