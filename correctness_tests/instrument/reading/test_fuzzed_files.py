@@ -20,9 +20,6 @@ from typing import Any
 import capability_gates
 import pytest
 from damage import damaged_json, damaged_lines, literals, numbers, steps
-from fixtures.campaign.measured import step_of
-from fixtures.report.accepted import acceptance_of
-from fixtures.report.all_reduces import latencies
 from hypothesis import HealthCheck, given, settings
 from reading_cases import (
     APPROACHES,
@@ -41,6 +38,7 @@ from reading_cases import (
 from sglang_cpu.faults.catalog import CATALOG, BadFault, parse_faults
 
 from fixtures.campaign.loading import load_approaches
+from fixtures.campaign.steps import step_of
 from fixtures.catalogue import CATALOGUE
 from fixtures.deployments import load_box, stacks
 from fixtures.errors import MeasurementFailed, SuiteError
@@ -51,6 +49,7 @@ from fixtures.records.measure import workload_metrics
 from fixtures.records.passes import read_passes
 from fixtures.records.start import StartRecord
 from fixtures.records.store import read_record
+from fixtures.report.page.sections import acceptance_of, latencies
 from fixtures.serving.client_results import WorkloadResult
 from fixtures.serving.pool_state import StateFile
 from fixtures.serving.workloads import load_workload
