@@ -82,7 +82,7 @@ def test_largest(group: RankGroup, maker: CaseMaker) -> None:
 def test_no_false_alarm_in_many_repetitions(group: RankGroup, maker: CaseMaker) -> None:
     """A whole series of decoding at any number of ranks, and everything else many times."""
     assert_right(done(group, decoding(maker, DECODING)))
-    for _ in range(REPETITIONS[group.world_size] // 50):
+    for _ in range(REPETITIONS[group.world_size] // 40):
         assert_right(done(group, varied(maker)))
         assert_right(done(group, SERIES["special"](maker)))
 

@@ -32,6 +32,10 @@ from fixtures.speculation.vocabulary import Vocabulary
 FOLDER = Path(__file__).parent
 _FIRST = ("baseline", "eagle3")
 CHUNK = 256
+CACHE = 9000
+"""Tokens: some 30 short requests at a time."""
+LETS_ALL_IN = {"SGLANG_INIT_NEW_TOKEN_RATIO": "0.05"}
+"""The share of a request's tokens that SGLang keeps room for as it lets it in; with its own 0.7 none is retracted."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
@@ -62,9 +66,10 @@ def _server_of(item: pytest.Item) -> int:
             | "test_a_fault_of_one_situation_is_caught"
         ):
             return 2
-        case "test_prompts_beyond_the_prefill_chunk" | "test_an_end_of_sequence_inside_an_accepted_run":
-            return 3
-        case "test_a_fault_of_the_end_of_sequence_is_caught":
+        case (
+            "test_prompts_beyond_the_prefill_chunk" | "test_an_end_of_sequence_inside_an_accepted_run"
+            | "test_requests_that_a_full_cache_throws_out" | "test_a_fault_of_ends_and_a_full_cache_is_caught"
+        ):
             return 3
         case "test_a_fault_of_an_all_reduce_is_caught":
             return 5
@@ -161,7 +166,8 @@ DRAFTED = "i"
 
 @dataclass(frozen=True, slots=True)
 class Tight:
-    """A server with a small prefill chunk, and a model that ends answers at a token that its draft proposes.
+    """A server with a small prefill chunk, a KV cache that it lets more requests into than it holds, and a model that
+    ends answers at a token that its draft proposes.
 
     switch: the file that switches planted faults, where the box has them.
     """
@@ -175,11 +181,15 @@ class Tight:
 def tight(
     pair: served.Pair, checker: Checker, server_pool: ServerPool, vocabulary: Vocabulary, serve: Callable[..., Server]
 ) -> Tight:
-    """One server for what needs another start: long prompts in chunks, ends inside accepted runs, and their faults."""
+    """One server for what needs another start: long prompts in chunks, ends inside accepted runs, a full cache, and the
+    faults of these."""
     with FileLock(server_pool.directory / "ending_model.lock"):
         model = ending_model(vocabulary.path, server_pool.directory / "ending_model", vocabulary.encode(DRAFTED)[-1])
-    options = {**pair.speculative.options, "chunked_prefill_size": CHUNK}
-    deployment = replace(pair.speculative, name="eagle3_tight", options=options, model=str(model))
+    options = {**pair.speculative.options, "chunked_prefill_size": CHUNK, "max_total_tokens": CACHE}
+    environment = {**pair.speculative.environment, **LETS_ALL_IN}
+    deployment = replace(
+        pair.speculative, name="eagle3_tight", options=options, environment=environment, model=str(model)
+    )
     switch = server_pool.directory / "fault_switch_tight"
     if pair.speculative.box == "cpu":
         deployment = with_switched(deployment, switch)

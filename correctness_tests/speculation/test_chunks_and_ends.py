@@ -1,4 +1,5 @@
-"""Prompts longer than the prefill chunk, and answers that the model itself ends inside an accepted run."""
+"""Prompts longer than the prefill chunk, answers that the model itself ends inside an accepted run, and more of them at
+once than the KV cache holds."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import pytest
 from fixtures.serving.workloads.prompts import PROMPTS, read_prompts
 from fixtures.speculation.acceptance import judge_acceptance, judge_cache_hit
 from fixtures.speculation.answers import Ask
+from fixtures.speculation.retracted import run_full_cache
 from fixtures.speculation.serve import ask_all
 from fixtures.speculation.served import Pair, draft_tokens
 from fixtures.speculation.trial import build, probe, run_group
@@ -20,6 +22,7 @@ pytestmark = [
     pytest.mark.timeout(3600),
 ]
 
+CROWD = 40
 LEAST_ACCEPT_LENGTH = 1.2
 """Lower than elsewhere: the tiny draft reads long prompts less well."""
 
@@ -57,3 +60,10 @@ def test_an_end_of_sequence_inside_an_accepted_run(tight: Any, pair: Pair, promp
     assert not found, "\n".join(map(str, found))
     ended = [answer.finish.kind for trial in trials[-1:] for answer in trial.answers if answer.finish is not None]
     assert {"stop", "length"} == set(ended)
+
+
+def test_requests_that_a_full_cache_throws_out(tight: Any, prompts: list[tuple[int, ...]]) -> None:
+    trial = run_full_cache(tight.server.url, prompts[:CROWD], tight.checker)
+    print(f"retractions of each request: {[answer.retractions for answer in trial.answers]}")
+    assert any("KV cache pool is full. Retract requests." in line for line in tight.server.log_lines())
+    assert not trial.checked.findings, trial.checked.report

@@ -25,9 +25,9 @@ from fixtures.speculation.faults import (
     DECAYS,
     PLANTED,
     PLANTED_CONTEXTS,
-    PLANTED_ENDINGS,
     PLANTED_SAMPLING,
     PLANTED_TENSOR_PARALLEL,
+    PLANTED_TIGHT,
     Planted,
     switch_to,
     with_fault,
@@ -38,7 +38,7 @@ from fixtures.speculation.idle import run_idle
 from fixtures.speculation.long_run import again, lengths, long_run
 from fixtures.speculation.matrix import Group, Probe
 from fixtures.speculation.replay import Finding, Symptom
-from fixtures.speculation.retracted import run_retracted
+from fixtures.speculation.retracted import run_full_cache, run_retracted
 from fixtures.speculation.serve import ask_all
 from fixtures.speculation.served import Pair, draft_tokens
 from fixtures.speculation.served import pair as pair_of
@@ -52,6 +52,7 @@ pytestmark = [
 ]
 
 PROMPTS = 32
+CROWD = 40
 SAMPLING = {"temperature": 0.8, "top_p": 0.95}
 DRAWS = 2000
 IDLE_S = 5.0
@@ -87,7 +88,8 @@ def examine(
     found += [each for t in trials for each in judge_history(t.group.name, t.group.asks, t.answers, probes)]
     found += [each for t in trials if t.again for each in judge_cache_hit(t.group.name, t.answers, t.again)]
     # Those of one situation take long, or depend on when they are asked.
-    pairs = [] if planted in PLANTED_CONTEXTS else [(t.answers, plain_answers(t.group, checker)) for t in trials]
+    alone = planted in (*PLANTED_CONTEXTS, *PLANTED_TIGHT)
+    pairs = [] if alone else [(trial.answers, plain_answers(trial.group, checker)) for trial in trials]
     answers = [answer for trial in trials for answer in trial.answers]
     mine, others = [a for one, _ in pairs for a in one], [a for _, theirs in pairs for a in theirs]
     judged = [trial.checked for trial in trials]
@@ -116,6 +118,8 @@ def asked(planted: Planted, server: Server, checker: Checker, probes: list[Probe
             return [run_idle(server, probes, checker, IDLE_S)[0]]
         case "retracted":
             return [run_retracted(server.url, probes, checker)]
+        case "full_cache":
+            return [run_full_cache(server.url, [probe.prompt for probe in probes][:CROWD], checker)]
         case kind:
             counted = as_counted_by(server.info)
             return [run_group(server.url, group, checker, counted) for group in build(kind, probes, checker)]
@@ -178,8 +182,8 @@ def test_a_fault_of_one_situation_is_caught(
     switched(planted, server, switch, checker, pair, prompts, note, healthy)
 
 
-@pytest.mark.parametrize("planted", PLANTED_ENDINGS, ids=str)
-def test_a_fault_of_the_end_of_sequence_is_caught(
+@pytest.mark.parametrize("planted", PLANTED_TIGHT, ids=str)
+def test_a_fault_of_ends_and_a_full_cache_is_caught(
     planted: Planted, tight: Any, pair: Pair, prompts: list[tuple[int, ...]], note: Note,
     healthy: dict[str, tuple[list[Probe], Before]],
 ) -> None:

@@ -189,7 +189,7 @@ BAD: dict[str, tuple[Callable[[str], str], str, str, str]] = {
         "state one",
     ),
     **{
-        f"no such stack in {key}": (_replace(old, old.replace("cu130", "cu131")), key, "cu131", "did you mean 'cu130'?")
+        f"no such stack in {key}": (_replace(old, old.replace("cu130", "cu13x")), key, "cu13x", "did you mean 'cu1")
         for key, old in {
             "outcomes": "[approaches.eagle3.outcomes.cu130]",
             "likelihood": "likelihood = { cu128 = 0.1, cu130 = 0.3 }",

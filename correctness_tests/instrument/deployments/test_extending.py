@@ -116,22 +116,22 @@ STACK = """
 import sys
 sys.path.insert(0, "correctness_tests/preflight")
 from capability_gates import lacking
-from fixtures.campaign.asked import questions_of
+from fixtures.campaign.arms import questions_of
 from fixtures.campaign.loading import box_of, load_approaches
 from fixtures.deployments import load_box, not_expressible, render
 from fixtures.deployments.stacks import Installed, detect_stack, stack
 
-new, box = stack("cu131"), load_box("pcie_blackwell")
+new, box = stack("nightly"), load_box("pcie_blackwell")
 here = Installed({**dict.fromkeys(stack("cu130").components), **new.components}, new.torch_cuda, "3.11.9")
 found, differing = detect_stack(box.stacks, here)
-assert (found.name, differing) == ("cu131", ()), (found, differing)
+assert (found.name, differing) == ("nightly", ()), (found, differing)
 for deployment in box.deployments.values():
     assert not_expressible(deployment.options, new.release) == {}
     assert "--incremental-streaming-output" in render(deployment.options, new.release)
 assert lacking(new.release).not_said == {"Disabling symmetric memory"}
 approaches = load_approaches(deployments=box.deployments)
 asked = questions_of(approaches, box_of(), box, (), ())
-assert {each.approach.id for each in asked if each.stack == "cu131"} == set(approaches)
+assert {each.approach.id for each in asked if each.stack == "nightly"} == set(approaches)
 """
 
 
@@ -140,15 +140,15 @@ def test_a_stack_is_five_files(copy: Path) -> None:
     assert len(follow("A stack", copy)) == 5
     code, said = run(copy, "-c", STACK)
     assert code == 0, said
-    code, said = run(copy, "-W", "error", "-m", "fixtures.deployments", "cu131")
+    code, said = run(copy, "-W", "error", "-m", "fixtures.deployments", "nightly")
     assert code == 1
-    assert said.startswith("this environment is not the stack cu131: ")
+    assert said.startswith("this environment is not the stack nightly: ")
     code, said = run(copy, "-m", "fixtures.campaign.plan")
     assert code == 0, said
-    assert "| approach | expected | cu128 | cu130 | cu131 |" in (copy / "baselines" / "plan.md").read_text("utf-8")
+    assert "| approach | expected | cu128 | cu130 | nightly |" in (copy / "baselines" / "plan.md").read_text("utf-8")
     code, said = run(copy, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--collect-only", "-m", "perf",
                      "--box=pcie_blackwell", "perf_tests/test_campaign.py")
-    assert "test_outcome[eagle3-cu131]" in said, said
+    assert "test_outcome[eagle3-nightly]" in said, said
 
 
 WRONG = {

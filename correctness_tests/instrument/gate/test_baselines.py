@@ -16,7 +16,7 @@ from fixtures.errors import BaselineError
 from fixtures.gate.baselines import Baseline, baseline_path, load_baseline, write_baseline
 from fixtures.gate.decide import decide
 from fixtures.gate.fingerprint import differing
-from fixtures.gate.saving import baseline_from_records, first_after_install
+from fixtures.gate.saving import baseline_from_records
 from fixtures.gate.spec import Judgement, MetricSpec
 from fixtures.records.metric import Metric
 from fixtures.records.start import StartRecord
@@ -216,15 +216,3 @@ def test_the_campaigns_figures_are_reported_never_measured():
 def test_every_stored_baseline_loads():
     for path in BASELINES.glob("*/*/*.json"):
         load_baseline(path)
-
-
-def test_the_first_start_after_an_install_is_discarded_and_says_so():
-    records = [record(0), record(1), record(2, environment={"torch": "2.15"}), record(3, environment={"torch": "2.15"})]
-    found = first_after_install(reversed(records))
-    assert set(found) == {"s00", "s02"}
-    assert "after an install" in found["s00"]
-
-
-def test_a_primed_start_counts_as_the_first():
-    primed = record(0, role="prime", discarded="the first start after an install compiles kernels")
-    assert set(first_after_install([primed, record(1), record(2)])) == {"s00"}

@@ -120,7 +120,7 @@ def test_a_baseline(folder: Path, done: list[Any]) -> None:
         records = [served_record(20)]
         for key, metric in read.metrics.items():
             assert (metric.unit, metric.better) == (made.metrics[key].unit, made.metrics[key].better)
-            judge(key, records, [], read, family=5)
+            judge(key, records, [], read, share=0.001)
 
 
 def consumed(record: StartRecord) -> None:
@@ -133,7 +133,7 @@ def consumed(record: StartRecord) -> None:
     acceptance_of([record])
     latencies([record])
     for metric in record.metrics:
-        judge(metric.key, [record], [], baseline(), family=5)
+        judge(metric.key, [record], [], baseline(), share=0.001)
         entry = CATALOGUE[metric.name]
         assert (metric.unit, metric.better) == (entry.unit, entry.better_as(metric.kind))
 

@@ -22,6 +22,8 @@ from fixtures.serving.client_load import LAG_FLOOR_MS, bottleneck, client_cost
 from fixtures.serving.client_request import flush_cache, open_session
 from fixtures.serving.client_results import WorkloadResult
 from fixtures.serving.workloads import Prompt, Workload
+from fixtures.speculation.answers import Ask
+from fixtures.speculation.serve import ask_all
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -227,6 +229,39 @@ def test_an_error_status_is_no_measurement(server: ScriptedServer, status: int) 
     with pytest.raises(MeasurementFailed, match=f"the server answered {status}: boom") as caught:
         measure_workload(server.url, workload())
     assert caught.value.cause == "http_error"
+
+
+def test_a_refusal_is_the_same_to_both_who_ask(server: ScriptedServer) -> None:
+    """A workload cannot be measured with it; to a check of outputs it is an answer."""
+    server.status = 400
+    with pytest.raises(MeasurementFailed, match="w: prompt p2: the server refused the request: boom") as caught:
+        measure_workload(server.url, workload())
+    assert caught.value.cause == "refused"
+    assert [answer.refusal for answer in ask_all(server.url, [Ask("a", (1, 2))] * 2, together=2)] == ["boom"] * 2
+
+
+@pytest.mark.parametrize("cumulative", [True, False])
+def test_a_stream_is_read_alike_by_both_who_ask(server: ScriptedServer, cumulative: bool) -> None:
+    server.generate = normal(24, per_chunk=4, cumulative=cumulative, spec={"spec_verify_ct": 6})
+    (measured,) = measure_workload(server.url, workload(requests=1, max_new_tokens=24)).requests
+    (answer,) = ask_all(server.url, [Ask("a", (1, 2), stream=True)], together=1)
+    assert answer.tokens == measured.output_ids
+    assert (answer.verify_passes, answer.cached_tokens) == (measured.verify_passes, measured.cached_tokens)
+    assert sum(answer.runs) == measured.completion_tokens
+
+
+@pytest.mark.parametrize(
+    ("script", "cause"), [(answer([b"data: {not json\n\n"]), "bad_stream"), (answer([RESET]), "connection")]
+)
+def test_a_broken_stream_is_the_same_to_both_who_ask(server: ScriptedServer, script: Any, cause: str) -> None:
+    server.generate = script
+    for ask in (
+        lambda: measure_workload(server.url, workload()),
+        lambda: ask_all(server.url, [Ask("a", (1, 2), stream=True)], together=1),
+    ):
+        with pytest.raises(MeasurementFailed) as caught:
+            ask()
+        assert caught.value.cause == cause
 
 
 @pytest.mark.parametrize("chatty", [False, True], ids=["silent", "events without tokens"])

@@ -41,6 +41,8 @@ def test_names_arguments_and_defaults() -> None:
         ("crash_pass:2.5", "whole number"),
         ("drop_all_reduce:-1", "whole number of 0 or more"),
         ("draft_dead:1", "takes no argument"),
+        ("wrong_beyond:0", "LENGTH must be a whole number of 1 or more"),
+        ("wrong_after_idle:-1", "SECONDS must be a number above 0"),
         ("mask_leak,mask_leak", "given twice"),
     ],
 )
@@ -107,3 +109,51 @@ def test_wrappers_of_one_target_nest_in_the_order_of_registration(monkeypatch: p
     hooks.around("wrapped_for_a_test.missing", lambda original: original(), optional=True)
     hooks.apply()
     assert module.call() == ["outer", "middle", "inner", "original"]
+
+
+def test_faults_of_text_sit_in_the_process_that_makes_it_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sglang_cpu import faults
+
+    planted: list[str] = []
+    monkeypatch.setattr(
+        faults, "installers", lambda: {name: lambda _, name=name: planted.append(name) for name in CATALOG}
+    )
+    given = parse_faults("text_short,mask_leak,id_lost,frequency_twice")
+    faults.install_faults(given, in_text=True)
+    assert planted == ["text_short", "id_lost"]
+    planted.clear()
+    faults.install_faults(given, in_text=False)
+    assert planted == ["mask_leak", "frequency_twice"]
+
+
+def test_an_idle_time_is_watched_while_its_fault_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Switched on after a pass, it strikes after the next idle time and not at once."""
+    torch = pytest.importorskip("torch")
+    from sglang_cpu.faults import contexts
+
+    class Runner:
+        is_draft_worker = False
+
+        def forward(self) -> types.SimpleNamespace:
+            logits = types.SimpleNamespace(next_token_logits=torch.tensor([[3.0, 2.0, 0.0]]))
+            return types.SimpleNamespace(logits_output=logits)
+
+    now = [100.0]
+    module = types.ModuleType("runner_for_a_test")
+    module.Runner = Runner  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(hooks, "_apply", hooks._replace)
+    monkeypatch.setattr(contexts, "FORWARD", "runner_for_a_test.Runner.forward")
+    monkeypatch.setattr(contexts.time, "monotonic", lambda: now[0])
+    on = False
+    with hooks.only_when(lambda: on):
+        contexts.wrong_after_idle(60)
+    hooks.apply()
+
+    def best(after: float) -> int:
+        now[0] += after
+        return int(Runner().forward().logits_output.next_token_logits.argmax())
+
+    assert best(70) == 0
+    on = True
+    assert [best(seconds) for seconds in (1, 59, 61, 1)] == [0, 0, 1, 0]

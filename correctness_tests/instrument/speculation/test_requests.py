@@ -12,7 +12,7 @@ from fixtures.speculation.answers import Ask
 from fixtures.speculation.check import Checked
 from fixtures.speculation.contexts import SPARE, TOKENS, long_answers, long_prompts
 from fixtures.speculation.ending_model import ending_model
-from fixtures.speculation.faults import PLANTED, PLANTED_CONTEXTS, PLANTED_ENDINGS, PLANTED_SAMPLING
+from fixtures.speculation.faults import PLANTED, PLANTED_CONTEXTS, PLANTED_SAMPLING, PLANTED_TIGHT
 from fixtures.speculation.matrix import BUILDERS, Group, Probe, inside_a_run
 from fixtures.speculation.replay import Symptom
 from fixtures.speculation.trial import as_counted_by, counted_by_pass, counted_late, judge_power
@@ -76,7 +76,7 @@ def test_how_a_server_counts_follows_from_what_it_is() -> None:
 
 def test_every_planted_fault_is_in_the_catalogue_and_has_requests_of_its_own() -> None:
     catalog = pytest.importorskip("sglang_cpu.faults.catalog")
-    every = (*PLANTED, *PLANTED_CONTEXTS, *PLANTED_ENDINGS, *PLANTED_SAMPLING)
+    every = (*PLANTED, *PLANTED_CONTEXTS, *PLANTED_TIGHT, *PLANTED_SAMPLING)
     for planted in every:
         (fault,) = catalog.parse_faults(planted.fault)
         assert catalog.CATALOG[fault.name].at_start == planted.at_start
