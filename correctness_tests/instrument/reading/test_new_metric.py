@@ -18,7 +18,8 @@ STEPS = {
     ),
     "fixtures/records/measure.py": (
         '        "itl_ms": ',
-        '        "ttlt_ms": _percentile(_over(requests, lambda r: (r.token_times_s[-1] - r.sent_s) * 1e3), 50),\n'
+        '        "ttlt_ms": (_percentile(_over(requests, lambda r: 1e3 * (r.token_times_s[-1] - r.sent_s)), 50),'
+        " count),\\n"
         '        "itl_ms": ',
     ),
     "perf_tests/test_latency.py": (
