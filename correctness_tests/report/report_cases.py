@@ -121,13 +121,15 @@ Rows = dict[tuple[str, str], Judgement]
 CPU: Box = load_box("cpu")
 
 
-def judged(records: list[StartRecord], baseline: Baseline | None, family: int = 12) -> dict[tuple[str, str], Judgement]:
+def judged(
+    records: list[StartRecord], baseline: Baseline | None, share: float = 0.001
+) -> dict[tuple[str, str], Judgement]:
     """The gate's judgement of every metric of one deployment."""
     rows = {}
     for metric in records[0].metrics:
         values = [record.metric(metric.key).value for record in records]
         known = baseline.metrics[metric.key].starts if baseline else None
-        rows[records[0].deployment, metric.key] = decide(metric, known, values, family=family)
+        rows[records[0].deployment, metric.key] = decide(metric, known, values, share=share)
     return rows
 
 

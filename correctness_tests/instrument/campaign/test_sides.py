@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fixtures.campaign.approach import Approach
+from fixtures.campaign.compare_stacks import Side, StackComparison
 from fixtures.campaign.compare_stacks_text import render
 from fixtures.campaign.loading import load_approaches
 from fixtures.campaign.sides import compare_sides, side_of, side_of_baselines, side_of_results
 from fixtures.errors import RecordError
+from fixtures.gate.alpha import budget
 from fixtures.gate.baselines import Baseline, BaselineMetric, write_baseline
 from fixtures.records.metric import Metric
 from fixtures.records.start import StartRecord
@@ -46,11 +50,16 @@ def write_starts(folder: Path, stack: str) -> None:
         write_record(record, folder)
 
 
+def compared(old: Side, new: Side, approaches: Mapping[str, Approach]) -> StackComparison:
+    return compare_sides(old, new, approaches, budget({*old.samples} & {*new.samples}))
+
+
+
 def test_two_results_folders(tmp_path: Path) -> None:
     for stack in RATES:
         (tmp_path / stack).mkdir()
         write_starts(tmp_path / stack, stack)
-    found = compare_sides(side_of_results(tmp_path / "cu128"), side_of_results(tmp_path / "cu130"), load_approaches())
+    found = compared(side_of_results(tmp_path / "cu128"), side_of_results(tmp_path / "cu130"), load_approaches())
     assert [each.component for each in found.differences] == ["cuda", "sglang"]
     assert [each.verdict for each in found.metrics] == ["regression"]
     assert "regression: baseline_bs128 single_stream/decode_tok_s" in render(found)
@@ -93,7 +102,7 @@ def test_stored_baselines(tmp_path: Path) -> None:
         )
         write_baseline(baseline, tmp_path)
     sides = [side_of_baselines(tmp_path, "pcie_blackwell", stack) for stack in RATES]
-    found = compare_sides(sides[0], sides[1], load_approaches())
+    found = compared(sides[0], sides[1], load_approaches())
     assert [each.component for each in found.differences] == ["cuda", "sglang"]
     assert [each.verdict for each in found.metrics] == ["regression"]
 
@@ -108,7 +117,7 @@ def test_a_stored_p99_has_the_requests_that_it_was_saved_with(tmp_path: Path) ->
         stored = Baseline("pcie_blackwell", stack, "baseline_bs128", "measured", "first", "2026-07-01T00:00:00Z")
         write_baseline(replace(stored, metrics={key: metric}, starts=ids), tmp_path)
     sides = [side_of_baselines(tmp_path, "pcie_blackwell", stack) for stack in ("cu128", "cu130")]
-    assert [each.verdict for each in compare_sides(sides[0], sides[1], {}).metrics] == ["no change"]
+    assert [each.verdict for each in compared(sides[0], sides[1], {}).metrics] == ["no change"]
 
 
 def test_a_reported_figure_is_compared_as_such_and_never_as_a_measurement(tmp_path: Path) -> None:
@@ -128,11 +137,11 @@ def test_a_reported_figure_is_compared_as_such_and_never_as_a_measurement(tmp_pa
     write_starts(tmp_path / "new", "cu130")
     reported = side_of_baselines(tmp_path, "pcie_blackwell", "cu128")
     measured = side_of_results(tmp_path / "new")
-    found = compare_sides(reported, measured, load_approaches()).metrics
+    found = compared(reported, measured, load_approaches()).metrics
     assert [each.verdict for each in found] == ["regression"]
     assert found[0].judgement is not None
     assert "reported 89.5" in found[0].judgement.reason
-    backwards = compare_sides(measured, reported, load_approaches()).metrics
+    backwards = compared(measured, reported, load_approaches()).metrics
     assert [each.verdict for each in backwards] == ["no comparable baseline"]
 
 

@@ -19,9 +19,9 @@ from fixtures.campaign.compare_stacks import (
 from fixtures.campaign.compare_stacks_text import render
 from fixtures.campaign.loading import load_approaches
 from fixtures.campaign.outcomes import Outcome
-from fixtures.campaign.stack_judge import WAYS, gate
-from fixtures.gate.multiplicity import joint_alarm, levels
-from fixtures.gate.spec import POLICY, Judgement
+from fixtures.campaign.stack_judge import gate
+from fixtures.gate.alpha import Budget
+from fixtures.gate.spec import POLICY
 from fixtures.records.metric import Metric
 from fixtures.records.start import Role, StartRecord
 
@@ -85,7 +85,7 @@ def compared(
     for name, outcome in (outcomes or {}).items():
         both = {**approaches[name].outcomes, "cu130": RecordedOutcome(outcome)}
         approaches[name] = replace(approaches[name], outcomes=both)
-    return compare_stacks(side("cu128", old + new), side("cu130", old + new), approaches, gate(2))
+    return compare_stacks(side("cu128", old + new), side("cu130", old + new), approaches, gate(shares()))
 
 
 def test_every_differing_component_is_listed_and_no_other() -> None:
@@ -125,7 +125,7 @@ def test_every_metric_has_the_verdict_of_the_gate(rate: float, verdict: str) -> 
 def test_another_number_of_all_reduces_is_a_regression_at_any_speed() -> None:
     new = starts("cu130", 120, environment=CU130, all_reduces=123)
     old = starts("cu128", 89.5, environment=CU128)
-    found = compare_stacks(side("cu128", old), side("cu130", new), load_approaches(), gate(2))
+    found = compare_stacks(side("cu128", old), side("cu130", new), load_approaches(), gate(shares()))
     assert [each.key for each in found.regressions] == ["single_stream/all_reduces_per_pass"]
     assert "regression: baseline_bs128 single_stream/all_reduces_per_pass" in render(found)
 
@@ -171,7 +171,7 @@ def test_failed_and_discarded_starts_are_no_evidence() -> None:
 
 def test_two_empty_sides_say_so() -> None:
     empty = Side("cu128", {}, {}, {}), Side("cu130", {}, {}, {})
-    text = render(compare_stacks(*empty, load_approaches(), gate(1)))
+    text = render(compare_stacks(*empty, load_approaches(), gate(shares())))
     assert "no start is on record" in text
     assert "none is on record on either stack" in text
 
@@ -179,10 +179,15 @@ def test_two_empty_sides_say_so() -> None:
 RATE = ("baseline_bs128", "single_stream/decode_tok_s")
 
 
-def judged(new: list[StartRecord], old: list[StartRecord] | None = None, family: int = 2) -> MetricChange:
+def shares(share: float = 0.005) -> Budget:
+    """A budget that gives every metric of `starts` the same share."""
+    return Budget({("baseline_bs128", RATE[1]): share})
+
+
+def judged(new: list[StartRecord], old: list[StartRecord] | None = None, share: float = 0.005) -> MetricChange:
     """The decode rate of the new stack, against ten starts at 89.5 tok/s unless others are given."""
     old = old or starts("cu128", 89.5, environment=CU128)
-    found = compare_stacks(side("cu128", old), side("cu130", new), {}, gate(family))
+    found = compare_stacks(side("cu128", old), side("cu130", new), {}, gate(shares(share)))
     return next(each for each in found.metrics if (each.deployment, each.key) == RATE)
 
 
@@ -215,9 +220,7 @@ def test_one_look_calls_what_nobody_can_confirm_any_more(share: float, verdict: 
 def test_a_suspicion_that_one_look_cannot_settle_says_what_to_do() -> None:
     found = judged(noisy_starts())
     assert found.verdict == "too noisy to tell"
-    assert reason(found).startswith("suspected: ")
-    assert "measure the new side with more --starts" in reason(found)
-    assert "confirm" not in reason(found)
+    assert "starts of one session cannot tell less than" in reason(found)
 
 
 @pytest.mark.parametrize(
@@ -238,33 +241,22 @@ def test_confirming_starts_are_not_pooled_with_those_they_confirm(
     assert (len(found.new.values), found.new.confirming) == (5 + count, count)
 
 
-@pytest.mark.parametrize("family", [1, 10, 80])
-def test_all_ways_to_call_an_unchanged_metric_hold_its_share_of_the_false_alarms(family: int) -> None:
-    found = judged(new_starts(82.0), family=family).judgement
-    assert isinstance(found, Judgement)
-    assert found.verdict == "regression"
-    limits = levels(WAYS * family, 10, 5, 5)
-    rho = 0.1 / (0.1 + 0.2)
-    confirmed = sum(joint_alarm(limits.stage1, level, rho) for level in (limits.stage2, limits.far))
-    assert found.level + limits.single + confirmed <= POLICY.run_false_alarms / family * 1.0001
-
-
-def test_unchanged_stacks_raise_no_more_alarms_than_that() -> None:
+def test_unchanged_stacks_raise_no_more_alarms_than_their_share() -> None:
     random = np.random.default_rng(11)
-    judge, alarms, draws = gate(1), 0, 1000
+    judge, alarms, draws = gate(shares(0.01)), 0, 400
     metric = starts("cu128", 89.5, environment=CU128, count=1)[0].metrics[0]
     for _ in range(draws):
         old, first, fresh = (tuple(np.exp(random.normal(0, 0.03, count))) for count in (10, 5, 5))
         # the new side has fresh starts where its own run saw an alarm, which that of another baseline may be
         confirming = 5 if np.mean(first) < 0.99 else 0
         new = Samples(metric, first + fresh[:confirming], confirming=confirming)
-        alarms += judge(metric, Samples(metric, old), new).verdict == "regression"
+        alarms += judge("baseline_bs128", metric, Samples(metric, old), new).verdict == "regression"
     assert alarms <= POLICY.run_false_alarms * draws
 
 
 def test_a_metric_that_could_not_be_judged_counts_and_is_named() -> None:
     old = starts("cu128", 89.5, environment=CU128, count=5)
-    found = compare_stacks(side("cu128", old), side("cu130", new_starts(80.0)), {}, gate(2))
+    found = compare_stacks(side("cu128", old), side("cu130", new_starts(80.0)), {}, gate(shares()))
     assert [each.key for each in found.not_measured] == ["single_stream/decode_tok_s"]
     assert found.worse
     text = render(found).split("What cu130 changes")[1]
@@ -279,7 +271,7 @@ def test_a_deployment_of_which_every_new_start_failed_counts_and_is_named(old_fa
     for record in [*new, *(old if old_fails else [])]:
         record.status = "measurement failed"
     both = [*old, *new, *starts("cu128", 89.5, environment={}), *new_starts(89.5)]
-    found = compare_stacks(side("cu128", both), side("cu130", both), {}, gate(2))
+    found = compare_stacks(side("cu128", both), side("cu130", both), {}, gate(shares()))
     assert (found.lost, found.worse) == ((("eagle3",), True) if counts else ((), False))
     assert ("every start of eagle3 on cu130 failed" in render(found)) is counts
 
@@ -298,8 +290,9 @@ def test_a_deployment_of_which_every_new_start_failed_counts_and_is_named(old_fa
 )
 def test_nothing_changed_only_where_every_verdict_says_so(new: list[StartRecord], said: str) -> None:
     old = starts("cu128", 89.5, environment={})
-    text = render(compare_stacks(side("cu128", old), side("cu130", new), {}, gate(2))).split("What cu130 changes")[1]
+    found = compare_stacks(side("cu128", old), side("cu130", new), {}, gate(shares()))
+    text = render(found).split("What cu130 changes")[1]
     assert said in text
     assert ("nothing" in text) is said.startswith("nothing")
     empty = Side("cu128", {}, {}, {}), Side("cu130", {}, {}, {})
-    assert "nothing: no metric is on record" in render(compare_stacks(*empty, {}, gate(1)))
+    assert "nothing: no metric is on record" in render(compare_stacks(*empty, {}, gate(shares())))

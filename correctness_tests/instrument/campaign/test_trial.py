@@ -203,17 +203,17 @@ def test_the_rate_is_judged_against_the_reference(rate: float, word: str, source
     own = starts("baseline_bs128", 89.5) if source == "starts" else []
     known = baseline(89.5) if source == "baseline" else None
     first, fresh = starts("pcie_ipc", rate), starts("pcie_ipc", rate, role="stage2")
-    assert judge_speed(PLAIN, first, fresh, own, known, family=3).verdict == word
+    assert judge_speed(PLAIN, first, fresh, own, known, share=0.01 / 3).verdict == word
 
 
 def test_a_reported_figure_is_a_constant_with_its_margin() -> None:
-    found = judge_speed(PLAIN, starts("pcie_ipc", 120), [], [], baseline(89.5, "reported", {}), family=3)
+    found = judge_speed(PLAIN, starts("pcie_ipc", 120), [], [], baseline(89.5, "reported", {}), share=0.01 / 3)
     assert found.verdict == "improvement"
     assert "reported 89.5" in found.reason
 
 
 def test_too_few_starts_of_the_reference_are_no_baseline() -> None:
-    found = judge_speed(PLAIN, starts("pcie_ipc", 120), [], starts("baseline_bs128", 89.5, 3), None, family=3)
+    found = judge_speed(PLAIN, starts("pcie_ipc", 120), [], starts("baseline_bs128", 89.5, 3), None, share=0.01 / 3)
     assert found.verdict == "no comparable baseline"
     assert "baseline_bs128 has 3 starts here and no baseline: give --starts 10" in found.reason
 
@@ -221,7 +221,7 @@ def test_too_few_starts_of_the_reference_are_no_baseline() -> None:
 @pytest.mark.parametrize(("component", "comparable"), [("machine", False), ("torch", False), ("server.tp_size", True)])
 def test_what_an_approach_sets_may_differ_and_nothing_else(component: str, comparable: bool) -> None:
     other = {**start("baseline_bs128", 0, 89.5).environment, component: "another"}
-    found = judge_speed(PLAIN, starts("pcie_ipc", 89.5), [], [], baseline(89.5, environment=other), family=1)
+    found = judge_speed(PLAIN, starts("pcie_ipc", 89.5), [], [], baseline(89.5, environment=other), share=0.01)
     assert (found.verdict == "no change") is comparable
     assert (component in found.reason) is not comparable
 
@@ -231,10 +231,10 @@ def test_another_stack_shares_the_machine_only() -> None:
     here = {**start("baseline_bs128", 0, 89.5).environment, "kernel": "6.8.0", "kernels": "0.4.10", "gpus": "eight"}
     other = {**here, "torch": "2.9.1", "sglang": "0.5.10.post1", "kernels": "0.3.21", "python": "3.12.1"}
     first = starts("baseline_bs128", 89.5, environment=here)
-    assert judge_speed(across, first, [], [], baseline(89.5, environment=other), family=1).verdict == "no change"
+    assert judge_speed(across, first, [], [], baseline(89.5, environment=other), share=0.01).verdict == "no change"
     for component in ("machine", "kernel", "gpus"):
         moved = {**other, component: "b"}
-        found = judge_speed(across, first, [], [], baseline(89.5, environment=moved), family=1)
+        found = judge_speed(across, first, [], [], baseline(89.5, environment=moved), share=0.01)
         assert found.verdict == "no comparable baseline"
         assert component in found.reason
 

@@ -116,7 +116,7 @@ STACK = """
 import sys
 sys.path.insert(0, "correctness_tests/preflight")
 from capability_gates import lacking
-from fixtures.campaign.asked import questions_of
+from fixtures.campaign.arms import questions_of
 from fixtures.campaign.loading import box_of, load_approaches
 from fixtures.deployments import load_box, not_expressible, render
 from fixtures.deployments.stacks import Installed, detect_stack, stack

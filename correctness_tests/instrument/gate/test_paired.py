@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fixtures.gate.decide import decide
-from fixtures.gate.paired import StartPair, balanced_order, block_interval, decide_paired, gain
+from fixtures.gate.paired import StartPair, balanced_order, decide_paired, gain
 from fixtures.gate.spec import MetricSpec
 
 TOK_S = MetricSpec("single_stream/decode_tok_s", "timing", "higher", "tok/s")
@@ -34,11 +34,11 @@ def session(
     return made
 
 
-def judged(factor: float, seed: int, family: int = 12) -> str:
-    found = decide_paired(TOK_S, session(factor, seed=seed), family=family)
+def judged(factor: float, seed: int, share: float = 0.001) -> str:
+    found = decide_paired(TOK_S, session(factor, seed=seed), share=share)
     if found.needs_confirmation:
         fresh = session(factor, pairs=found.starts_wanted, seed=seed + 1000)
-        found = decide_paired(TOK_S, session(factor, seed=seed), fresh, family=family)
+        found = decide_paired(TOK_S, session(factor, seed=seed), fresh, share=share)
     return found.verdict
 
 
@@ -92,11 +92,11 @@ def test_no_change_needs_five_percent_excluded():
 
 def test_stage_2_decides_alone():
     first = session(0.96, pairs=4, seed=3, block_noise=0.03)
-    asked = decide_paired(TOK_S, first, family=12)
+    asked = decide_paired(TOK_S, first, share=0.001)
     assert asked.needs_confirmation
-    cleared = decide_paired(TOK_S, first, session(1.0, seed=9, block_noise=0.005), family=12)
+    cleared = decide_paired(TOK_S, first, session(1.0, seed=9, block_noise=0.005), share=0.001)
     assert cleared.verdict == "no change"
-    assert decide_paired(TOK_S, first, session(0.96, seed=9, block_noise=0.01), family=12).verdict == "regression"
+    assert decide_paired(TOK_S, first, session(0.96, seed=9, block_noise=0.01), share=0.001).verdict == "regression"
 
 
 def test_balanced_order():
@@ -142,9 +142,3 @@ def test_one_server_after_the_other_is_balanced_over_start_pairs():
     found = decide_paired(TOK_S, in_turn((True, True, True, True)))
     assert found.verdict == "measurement failed"
     assert "started first in 4 of 4 start pairs: not balanced" in found.reason
-
-
-def test_block_interval_needs_ten_block_pairs():
-    assert all(math.isnan(end) for end in block_interval(session(0.8)[0], "higher"))
-    low, high = block_interval(session(0.8, blocks=20)[0], "higher")
-    assert 0.2 < low < high < 0.3

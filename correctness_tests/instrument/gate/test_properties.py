@@ -122,7 +122,7 @@ def test_what_is_no_figure_fails_the_measurement(
 def test_a_verdict_comes_with_its_evidence(
     base: list[float], first: list[float], second: list[float] | None, kind: str
 ):
-    found = decide(MetricSpec("w/x", kind, "lower"), base, first, second, family=12)
+    found = decide(MetricSpec("w/x", kind, "lower"), base, first, second, share=0.001)
     assert "\n" not in found.reason
     assert found.reason
     if found.verdict == "no change" and kind == "timing":

@@ -21,10 +21,10 @@ RECORDS, METRICS = 1000, 5
 def test_fifty_metrics_of_twenty_starts_each_within_a_second():
     rng = np.random.default_rng(0)
     sides = [100 * np.exp(rng.normal(0, 0.02, (3, 20))) for _ in range(50)]
-    decide(MetricSpec("warm-up", "timing", "lower"), *sides[0], family=50)
+    decide(MetricSpec("warm-up", "timing", "lower"), *sides[0], share=0.01 / 50)
     began = time.process_time()
     for index, (base, first, second) in enumerate(sides):
-        decide(MetricSpec(f"m{index}", "timing", "lower"), base, first * 1.05, second * 1.05, family=50)
+        decide(MetricSpec(f"m{index}", "timing", "lower"), base, first * 1.05, second * 1.05, share=0.01 / 50)
     assert time.process_time() - began <= 1.0
 
 
@@ -60,7 +60,8 @@ def test_a_tenth_of_ten_thousand_records_is_loaded_and_judged_within_a_tenth(tmp
             values = [metric.value for record in own if (metric := record.metric(f"w{m}/decode_tok_s"))]
             ids = tuple(record.id for record in own)
             sides = [Starts(tuple(values[a:b]), ids[a:b]) for a, b in ((0, 10), (10, 15), (15, 20))]
-            judged += decide(MetricSpec(f"w{m}/decode_tok_s", "timing", "higher"), *sides, family=250).candidate_starts
+            metric = MetricSpec(f"w{m}/decode_tok_s", "timing", "higher")
+            judged += decide(metric, *sides, share=0.01 / 250).candidate_starts
     assert time.process_time() - began <= 3.0
     assert judged == 50 * METRICS * 5
     tracemalloc.start()

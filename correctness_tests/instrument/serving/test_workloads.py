@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fixtures.errors import WorkloadError
-from fixtures.records.measure import P99_REQUESTS
+from fixtures.records.metric import P99_REQUESTS
 from fixtures.serving.workloads import Prompt, Workload, load_workload, workload_names
 from fixtures.serving.workloads.prompts import take
 

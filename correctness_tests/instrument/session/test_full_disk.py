@@ -87,9 +87,9 @@ def test_the_cause_stands_everywhere_and_what_was_kept(measuring: Any, tmp_path:
     assert f"1 starts are kept in {tmp_path / 'results'} (--from-results)" in said
     for other in (CPU.deployment("eagle3"), RANKS):
         for records in (source.stage1(other), source.stage2(other, 3)):
-            assert judge("w/m0", records, [], None, family=1).reason == said
+            assert judge("w/m0", records, [], None, share=0.01).reason == said
     pairs = source.pairs(CPU.deployment("tp2"), 2)
-    assert judge_pairs("w/m0", pairs, [], family=1).reason == said
+    assert judge_pairs("w/m0", pairs, [], share=0.01).reason == said
     assert begun == ["baseline", "baseline"], "no server is started whose record would be lost"
     assert [record.id for record in read_records(tmp_path / "results")] == [first[0].id]
     source.close()

@@ -74,30 +74,30 @@ def speeds(*values: float) -> list[StartRecord]:
 
 
 def test_the_same_speed_is_no_change():
-    assert judge(KEY, speeds(100, 100.4, 99.7, 100.2, 99.9), [], baseline(), family=1).verdict == "no change"
+    assert judge(KEY, speeds(100, 100.4, 99.7, 100.2, 99.9), [], baseline(), share=0.01).verdict == "no change"
 
 
 def test_a_slowdown_is_confirmed_by_fresh_starts():
     slow = speeds(90, 90.5, 89.6, 90.2, 89.9)
     fresh = [replace(record, id=f"f{record.index}", role="stage2") for record in slow]
-    first = judge(KEY, slow, [], baseline(), family=1)
+    first = judge(KEY, slow, [], baseline(), share=0.01)
     assert first.needs_confirmation
-    assert judge(KEY, slow, fresh, baseline(), family=1).verdict == "regression"
+    assert judge(KEY, slow, fresh, baseline(), share=0.01).verdict == "regression"
 
 
 def test_without_a_baseline_nothing_is_claimed():
-    assert judge(KEY, speeds(100), [], None, family=1).verdict == "no comparable baseline"
+    assert judge(KEY, speeds(100), [], None, share=0.01).verdict == "no comparable baseline"
 
 
 @pytest.mark.parametrize("component", ["machine", "torch", "server.tp_size", "workload single_stream"])
 def test_timing_needs_the_whole_environment(component):
-    found = judge(KEY, speeds(50, 50, 50, 50, 50), [], baseline(HERE | {component: "x"}), family=1)
+    found = judge(KEY, speeds(50, 50, 50, 50, 50), [], baseline(HERE | {component: "x"}), share=0.01)
     assert found.verdict == "no comparable baseline"
     assert component in found.reason
 
 
 def test_another_workload_does_not_matter():
-    found = judge(KEY, speeds(100, 100, 100.1, 99.9, 100), [], baseline(HERE | {"workload other": "x"}), family=1)
+    found = judge(KEY, speeds(100, 100, 100.1, 99.9, 100), [], baseline(HERE | {"workload other": "x"}), share=0.01)
     assert found.verdict == "no change"
 
 
@@ -105,13 +105,13 @@ def test_another_workload_does_not_matter():
 def test_counts_compare_on_any_machine_but_not_across_configurations(key):
     other_machine = baseline(HERE | {"machine": "b"})
     other_server = baseline(HERE | {"server.tp_size": 2})
-    assert judge(key, [start()], [], other_machine, family=1).verdict == "no change"
-    assert judge(key, [start()], [], other_server, family=1).verdict == "no comparable baseline"
+    assert judge(key, [start()], [], other_machine, share=0.01).verdict == "no change"
+    assert judge(key, [start()], [], other_server, share=0.01).verdict == "no comparable baseline"
 
 
 def test_any_change_of_an_exact_metric_is_a_verdict():
-    assert judge("kv_tokens", [start(0, metrics(kv=19999))], [], baseline(), family=1).verdict == "regression"
-    assert judge("kv_tokens", [start(0, metrics(kv=20001))], [], baseline(), family=1).verdict == "improvement"
+    assert judge("kv_tokens", [start(0, metrics(kv=19999))], [], baseline(), share=0.01).verdict == "regression"
+    assert judge("kv_tokens", [start(0, metrics(kv=20001))], [], baseline(), share=0.01).verdict == "improvement"
 
 
 FAILED = {"cause": "killed", "message": "the server was killed", "lines": []}
@@ -129,14 +129,14 @@ FAILED = {"cause": "killed", "message": "the server was killed", "lines": []}
     ],
 )
 def test_what_was_not_measured_fails(records, said):
-    found = judge(KEY, records, [], baseline(), family=1)
+    found = judge(KEY, records, [], baseline(), share=0.01)
     assert found.verdict == "measurement failed"
     assert said in found.reason
 
 
 def test_a_failed_confirmation_is_not_a_pass():
     fresh = [start(9, status="measurement failed", failure=FAILED, role="stage2")]
-    assert judge(KEY, speeds(90, 90, 90, 90, 90), fresh, baseline(), family=1).verdict == "measurement failed"
+    assert judge(KEY, speeds(90, 90, 90, 90, 90), fresh, baseline(), share=0.01).verdict == "measurement failed"
 
 
 def measured_pair(index: int, old: tuple[float, ...], new: tuple[float, ...]) -> MeasuredPair:
@@ -150,12 +150,12 @@ def test_the_line_about_pairing_tells_what_can_be_seen_and_what_pairing_gained()
         measured_pair(index, (speed, speed), (speed * ratio, speed * ratio))
         for index, (speed, ratio) in enumerate([(100.0, 1.001), (120.0, 0.999), (90.0, 1.0), (110.0, 1.0005)])
     ]
-    found = judge_pairs(KEY, pairs, [], family=1)
+    found = judge_pairs(KEY, pairs, [], share=0.01)
     told = pairing_told(KEY, pairs, found)
     assert re.match(rf"{KEY}: 4 start pairs can show [\d.]+ % or more; .* (\d+)\.\d times the error", told)
     gained = float(re.search(r"([\d.]+) times", told)[1])
     assert gained > 50
-    assert pairing_told(KEY, pairs[:1], judge_pairs(KEY, pairs[:1], [], family=1)) == ""
+    assert pairing_told(KEY, pairs[:1], judge_pairs(KEY, pairs[:1], [], share=0.01)) == ""
     assert pairing_told("no such metric", pairs, found) == ""
 
 
@@ -167,7 +167,7 @@ def test_counts_have_a_wider_tolerance_on_another_processor(component):
 
     def verdict(accept: float, environment: dict) -> str:
         found = [start(0, metrics(accept=accept), environment=environment)]
-        return judge(key, found, [], baseline(here), family=1).verdict
+        return judge(key, found, [], baseline(here), share=0.01).verdict
 
     assert verdict(2.85, here) == "regression"
     assert verdict(2.85, there) != "regression"

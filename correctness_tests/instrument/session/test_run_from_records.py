@@ -46,6 +46,52 @@ def test_the_same_speed_passes_and_a_slower_one_does_not(judge_stream, saved, tm
     assert f"--from-results={tmp_path / 'slow'}" in text
 
 
+def judged(path, key="single_stream/decode_tok_s"):
+    """Verdict, level and share of one metric, as the JSON lines of a run have them."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    (found,) = [line for line in lines if line.get("key") == key and line.get("deployment") == "baseline"]
+    return found["verdict"], found["level"], found["share"]
+
+
+def test_what_is_asked_changes_no_verdict_and_no_level(judge_folder, saved, tmp_path):
+    """Only what was measured does."""
+    write_starts(tmp_path / "slow", 5, name="n", seed=3, speed=91.5)
+    narrowed = {"all": (), "k": ("-k", "decode_rate"), "w": ("--workload=single_stream",)}
+    found = {}
+    for name, arguments in narrowed.items():
+        judge_folder(tmp_path / "slow", f"--jsonl={tmp_path / name}.jsonl", *arguments)
+        found[name] = judged(tmp_path / f"{name}.jsonl")
+    assert len({*found.values()}) == 1, found
+    assert 0 < found["all"][2] < 0.01
+
+
+def test_a_run_and_a_comparison_say_the_same_of_the_same_records(suite, judge_folder, tmp_path):
+    """Ten starts, 8.5 % slower, that nobody confirmed: one look decides, at one level."""
+    write_starts(tmp_path / "old", 10)
+    judge_folder(tmp_path / "old", "--save-baseline=ten")
+    write_starts(tmp_path / "new", 10, name="n", seed=3, speed=91.5)
+    code, text = judge_folder(tmp_path / "new", f"--jsonl={tmp_path / 'run.jsonl'}")
+    assert (code, judged(tmp_path / "run.jsonl")[0]) == (1, "regression"), text
+    assert "in one look at 10 starts" in text
+    code, text = suite(f"--compare={tmp_path / 'old'},{tmp_path / 'new'}")
+    assert code == 1, text
+    assert "regression: baseline single_stream/decode_tok_s" in text
+
+
+def test_a_baseline_may_be_of_several_runs(judge_stream, tmp_path):
+    """It then knows what its sessions differ by."""
+    for night in range(5):
+        write_starts(tmp_path / "nights", 2, name=f"n{night}", seed=night, run=f"night{night}")
+    code, text = judge_stream(tmp_path / "nights", "--save-baseline=five nights")
+    assert code == 0, text
+    stored = json.loads((tmp_path / "baselines" / "cpu" / "cpu" / "baseline.json").read_text())
+    assert len(stored["sessions"]) == 10
+    assert len({*stored["sessions"]}) == 5
+    code, text = judge_stream(tmp_path / "nights")
+    assert code == pytest.ExitCode.USAGE_ERROR
+    assert "baseline was measured by several runs: give the folder of one run" in text
+
+
 def test_another_machine_is_not_compared(judge_stream, saved, tmp_path):
     write_starts(tmp_path / "there", 5, name="n", speed=50, environment=ENVIRONMENT | {"machine": "b"})
     code, text = judge_stream(tmp_path / "there")

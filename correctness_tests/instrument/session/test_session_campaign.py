@@ -21,6 +21,7 @@ from fixtures.records.correctness import AllReduceChecked, ReplayChecked, read_c
 from fixtures.records.start import StartRecord
 from fixtures.session import campaign as module
 from fixtures.session import measurements
+from fixtures.session.budget import budget_of
 from fixtures.session.campaign import Campaign
 from fixtures.session.measurements import Measurements, Plan
 
@@ -37,6 +38,7 @@ class Bench:
         self.options = SimpleNamespace(starts=starts, baselines=folder / "none", from_results=None)
         self.source = SimpleNamespace(stage1=self.stage1, stage2=self.stage2)
         self._rates, self._folder = rates, folder
+        self.budget = budget_of(GPU, "cu130", GPU.deployments)
         self.sums: dict[str, AllReduceChecked] = {}
         self.wrong: set[str] = set()
         self.unanswered: set[str] = set()

@@ -154,7 +154,7 @@ def test_a_draft_that_verifies_nothing_on_either_side_is_no_evidence(
     failure = found.records[0].failure
     assert failure["cause"] == "path not active"
     assert f"{under or 'single_stream'}: speculation is not active: no verify pass" in failure["message"]
-    judged = judge_pairs("single_stream/decode_tok_s", [found] * 3, [], family=1)
+    judged = judge_pairs("single_stream/decode_tok_s", [found] * 3, [], share=0.01)
     assert judged.verdict == "measurement failed"
 
 
