@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fixtures.campaign.approach import Approach
-from fixtures.campaign.compare_stacks import Side, StackComparison
+from fixtures.campaign.compare_stacks import RecordedSide, StackComparison
 from fixtures.campaign.compare_stacks_text import render
 from fixtures.campaign.loading import load_approaches
 from fixtures.campaign.sides import compare_sides, side_of, side_of_baselines, side_of_results
@@ -50,7 +50,7 @@ def write_starts(folder: Path, stack: str) -> None:
         write_record(record, folder)
 
 
-def compared(old: Side, new: Side, approaches: Mapping[str, Approach]) -> StackComparison:
+def compared(old: RecordedSide, new: RecordedSide, approaches: Mapping[str, Approach]) -> StackComparison:
     return compare_sides(old, new, approaches, budget({*old.samples} & {*new.samples}))
 
 
