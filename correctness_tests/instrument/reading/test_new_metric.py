@@ -19,7 +19,7 @@ STEPS = {
     "fixtures/records/measure.py": (
         '        "itl_ms": ',
         '        "ttlt_ms": (_percentile(_over(requests, lambda r: 1e3 * (r.token_times_s[-1] - r.sent_s)), 50),'
-        " count),\\n"
+        " count),\n"
         '        "itl_ms": ',
     ),
     "perf_tests/test_latency.py": (
