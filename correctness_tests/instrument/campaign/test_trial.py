@@ -13,13 +13,14 @@ from campaign_cases import BOX, STARTS, correctness, passes, start
 from fixtures.campaign.arms import Arm, arms, judge_of, questions_of
 from fixtures.campaign.loading import load_approaches
 from fixtures.campaign.outcomes import Change, Outcome
-from fixtures.campaign.speed import _MACHINE, judge_speed
+from fixtures.campaign.speed import judge_speed
 from fixtures.campaign.summary import record_lines
 from fixtures.campaign.trial import ArmOutcome, active, arm_outcome, tried
 from fixtures.deployments import load_box
 from fixtures.errors import RecordError
 from fixtures.gate.baselines import Baseline, BaselineMetric
 from fixtures.gate.spec import Judgement
+from fixtures.records.components import _BY_NAME
 from fixtures.records.correctness import AllReduceChecked, ReplayChecked, read_correctness, write_correctness
 from fixtures.records.environment import fingerprint
 from fixtures.records.start import StartRecord
@@ -241,7 +242,15 @@ def test_another_stack_shares_the_machine_only() -> None:
 
 def test_what_is_the_machine_is_called_as_the_fingerprint_calls_it() -> None:
     """A component that is renamed must not silently leave the comparison of two stacks on one machine."""
-    assert {*fingerprint()} >= _MACHINE - {"gpu count", "model"}
+    named = {component for component, kind in _BY_NAME.items() if kind == "machine"}
+    assert {*fingerprint()} >= named - {"gpu count"}
+
+
+def test_a_failed_confirming_start_fails_the_measurement() -> None:
+    fresh = starts("pcie_ipc", 120, role="stage2")
+    fresh[-1].status, fresh[-1].failure = "measurement failed", {"message": "pcie_ipc: out of memory"}
+    found = judge_speed(PLAIN, starts("pcie_ipc", 120), fresh, starts("baseline_bs128", 89.5), None, share=0.01)
+    assert (found.verdict, found.reason) == ("measurement failed", "pcie_ipc: out of memory")
 
 
 # --- What is kept.

@@ -9,9 +9,11 @@ from dataclasses import replace
 import pytest
 
 from fixtures.gate.baselines import Baseline, BaselineMetric
+from fixtures.gate.question import answer, stored
+from fixtures.gate.spec import Judgement
 from fixtures.records.metric import Metric
 from fixtures.records.start import StartRecord
-from fixtures.session.judging import judge, judge_pairs, pairing_told
+from fixtures.session.judging import judge_pairs, pairing_told
 from fixtures.session.paired import MeasuredPair
 
 KEY = "single_stream/decode_tok_s"
@@ -67,6 +69,12 @@ def baseline(environment: dict | None = None) -> Baseline:
         },
         starts=ids,
     )
+
+
+def judge(
+    key: str, first: list[StartRecord], fresh: list[StartRecord], known: Baseline | None, *, share: float
+) -> Judgement:
+    return answer(key, first, fresh, stored(known, key), share=share)
 
 
 def speeds(*values: float) -> list[StartRecord]:

@@ -16,7 +16,6 @@ from fixtures.campaign.outcomes import Outcome
 from fixtures.deployments import load_box
 from fixtures.deployments.stacks import stack
 from fixtures.errors import ServerError
-from fixtures.gate.spec import Judgement
 from fixtures.records.correctness import AllReduceChecked, ReplayChecked, read_correctness
 from fixtures.records.start import StartRecord
 from fixtures.session import campaign as module
@@ -35,7 +34,9 @@ class Bench:
     def __init__(self, folder: Path, rates: Mapping[str, float], starts: int) -> None:
         self.steps: list[str] = []
         self.box, self.stack, self.show = GPU, stack("cu130"), lambda subject, step: None
-        self.options = SimpleNamespace(starts=starts, baselines=folder / "none", from_results=None)
+        self.options = SimpleNamespace(
+            starts=starts, baselines=folder / "none", from_results=None, confirm_starts=STARTS
+        )
         self.source = SimpleNamespace(stage1=self.stage1, stage2=self.stage2)
         self._rates, self._folder = rates, folder
         self.budget = budget_of(GPU, "cu130", GPU.deployments)
@@ -45,9 +46,6 @@ class Bench:
 
     def results(self) -> Path:
         return self._folder
-
-    def confirming(self, found: Judgement) -> int:
-        return STARTS if found.needs_confirmation else 0
 
     def stage1(self, deployment: Any) -> list[StartRecord]:
         self.steps.append(f"measure {deployment.name}")
