@@ -36,7 +36,12 @@ METRICS = [
     ("concurrency_32", "ttft_ms", 150.0, "ms", "timing", "lower"),
     (None, "kv_tokens", 20000.0, "tokens", "exact", "higher"),
 ]
-ENVIRONMENT = {"machine": "a", "torch": "2.14.1", "gpus": "none"} | {f"server.option_{n}": n for n in range(120)}
+WORKLOADS = tuple(dict.fromkeys(workload for workload, *_ in METRICS if workload))
+ENVIRONMENT = {
+    "machine": "a", "torch": "2.14.1", "gpus": "none", "server.max_total_tokens": 20000,
+    **{f"workload {name}": "w" for name in WORKLOADS},
+    **{f"server.option_{n}": n for n in range(120)},
+}  # fmt: skip
 
 
 def records_of(
@@ -71,21 +76,21 @@ def _record(deployment: str, index: int, slower: float, noise: random.Random, na
         environment=ENVIRONMENT | {"model": deployment},
         ready_s=12.5,
         log=f"{deployment}-{name}{index}/server.log",
-        workloads={"single_stream": _workload(slower)},
+        workloads={name: _workload(slower, name) for name in WORKLOADS},
         passes={"single_stream": PassSummary(passes)},
         metrics=metrics,
     )
 
 
-def _workload(slower: float) -> dict[str, object]:
+def _workload(slower: float, name: str) -> dict[str, object]:
     requests = []
     for number in range(3):
         moments = tuple((1 + slower) * (0.03 + 0.012 * (1 + number / 50) * token) for token in range(40))
-        histogram = (3, 2, 2, 5)
+        histogram = (3, 2, 2, 5) if name == "single_stream" else ()
         requests.append(
             RequestResult(f"p{number}", 9, 40, 0, 0.0, moments, "length", 12, 40 / 12, 21, 36, 0, histogram)
         )
-    return WorkloadResult("single_stream", 1, tuple(requests), 2.0, 1).to_json()
+    return WorkloadResult(name, 1 if name == "single_stream" else 8, tuple(requests), 2.0, 1).to_json()
 
 
 def baseline_of(records: list[StartRecord]) -> Baseline:
@@ -112,6 +117,7 @@ def baseline_of(records: list[StartRecord]) -> Baseline:
         "test",
         first.started_at,
         environment=dict(first.environment),
+        workloads={name: str(first.environment[f"workload {name}"]) for name in first.workloads},
         metrics=metrics,
         starts=tuple(record.id for record in records),
     )

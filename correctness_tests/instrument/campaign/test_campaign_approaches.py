@@ -104,9 +104,9 @@ BAD: dict[str, tuple[Callable[[str], str], str, str, str]] = {
         "'slow'",
         "slower",
     ),
-    "wrong type": (_replace('deployments = ["pcie_ipc",', "deployments = [7,"), "deployments", "7", "string"),
+    "wrong type": (_replace('deployments = ["pcie_ipc",', "deployments = [7,"), "deployments", "7", "text in quotes"),
     "missing key": (_replace("idea = ", "# idea = "), "approaches.eagle3", "idea", "add it"),
-    "likelihood above 1": (_replace("cu130 = 0.6", "cu130 = 6"), "likelihood.cu130", "6", "maximum 1"),
+    "likelihood above 1": (_replace("cu130 = 0.6", "cu130 = 6"), "likelihood.cu130", "6", "at most 1"),
     "unknown blocker": (
         _replace('blocked_by = ["cuda_13"]', 'blocked_by = ["cuda_14"]'),
         "approaches.pcie_ipc.blocked_by",
@@ -218,5 +218,5 @@ def test_a_missing_file_and_bytes_that_are_no_text(tmp_path: Path) -> None:
         load_approaches(tmp_path / "none.toml")
     path = tmp_path / "approaches.toml"
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ApproachError, match="cannot be read"):
+    with pytest.raises(ApproachError, match="not UTF-8 text"):
         load_approaches(path)

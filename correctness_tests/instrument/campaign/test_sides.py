@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fixtures.campaign.approach import Approach
-from fixtures.campaign.compare_stacks import Side, StackComparison
+from fixtures.campaign.compare_stacks import RecordedSide, StackComparison
 from fixtures.campaign.compare_stacks_text import render
 from fixtures.campaign.loading import load_approaches
 from fixtures.campaign.sides import compare_sides, side_of, side_of_baselines, side_of_results
@@ -50,7 +50,7 @@ def write_starts(folder: Path, stack: str) -> None:
         write_record(record, folder)
 
 
-def compared(old: Side, new: Side, approaches: Mapping[str, Approach]) -> StackComparison:
+def compared(old: RecordedSide, new: RecordedSide, approaches: Mapping[str, Approach]) -> StackComparison:
     return compare_sides(old, new, approaches, budget({*old.samples} & {*new.samples}))
 
 
@@ -96,7 +96,8 @@ def test_stored_baselines(tmp_path: Path) -> None:
             "measured",
             "first",
             "2026-07-01T00:00:00Z",
-            environment=dict(environment),
+            environment={**environment, "workload single_stream": "w"},
+            workloads={"single_stream": "w"},
             metrics={key: metric},
             starts=ids,
         )
@@ -115,7 +116,8 @@ def test_a_stored_p99_has_the_requests_that_it_was_saved_with(tmp_path: Path) ->
         figures = tuple(30 * np.exp(np.random.default_rng(seed).normal(0, 0.003, 10)))
         metric = BaselineMetric(key, "ttft_p99_ms", "single_stream", "ms", "timing", "lower", figures, ids)
         stored = Baseline("pcie_blackwell", stack, "baseline_bs128", "measured", "first", "2026-07-01T00:00:00Z")
-        write_baseline(replace(stored, metrics={key: metric}, starts=ids), tmp_path)
+        served = {"environment": {"workload single_stream": "w"}, "workloads": {"single_stream": "w"}}
+        write_baseline(replace(stored, metrics={key: metric}, starts=ids, **served), tmp_path)
     sides = [side_of_baselines(tmp_path, "pcie_blackwell", stack) for stack in ("cu128", "cu130")]
     assert [each.verdict for each in compared(sides[0], sides[1], {}).metrics] == ["no change"]
 

@@ -10,8 +10,8 @@ import pytest
 from fixtures.campaign.approach import RecordedOutcome
 from fixtures.campaign.compare_stacks import (
     MetricChange,
+    RecordedSide,
     Samples,
-    Side,
     StackComparison,
     compare_stacks,
     side,
@@ -170,7 +170,7 @@ def test_failed_and_discarded_starts_are_no_evidence() -> None:
 
 
 def test_two_empty_sides_say_so() -> None:
-    empty = Side("cu128", {}, {}, {}), Side("cu130", {}, {}, {})
+    empty = RecordedSide("cu128", {}, {}, {}), RecordedSide("cu130", {}, {}, {})
     text = render(compare_stacks(*empty, load_approaches(), gate(shares())))
     assert "no start is on record" in text
     assert "none is on record on either stack" in text
@@ -294,5 +294,5 @@ def test_nothing_changed_only_where_every_verdict_says_so(new: list[StartRecord]
     text = render(found).split("What cu130 changes")[1]
     assert said in text
     assert ("nothing" in text) is said.startswith("nothing")
-    empty = Side("cu128", {}, {}, {}), Side("cu130", {}, {}, {})
+    empty = RecordedSide("cu128", {}, {}, {}), RecordedSide("cu130", {}, {}, {})
     assert "nothing: no metric is on record" in render(compare_stacks(*empty, {}, gate(shares())))

@@ -2,80 +2,20 @@
 
 from __future__ import annotations
 
-import filecmp
-import re
-import shutil
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import pytest
+from following import copied, follow, run
 
 from fixtures.deployments import stacks
 from fixtures.errors import DeploymentError
 
 pytestmark = [pytest.mark.correctness, pytest.mark.timeout(300)]
 
-TREE = ("baselines", "correctness_tests", "docs", "fixtures", "perf_tests", "conftest.py", "pyproject.toml", "tox.ini")
-ROOT = Path(__file__).parents[3]
-
-
-def parts_of(title: str) -> list[tuple[str, str]]:
-    """The indented blocks of a section of the document, each after the file that was named last."""
-    text = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
-    section = re.split(r"^## ", text.split(f"\n## {title}\n")[1], flags=re.MULTILINE)[0]
-    named, parts, block = "", [], ""
-    for line in [*section.splitlines(), "end"]:
-        if line.startswith("    ") or (block and not line):
-            block += f"{line}\n"
-            continue
-        if block:
-            parts.append((named, textwrap.dedent(block).strip()))
-            block = ""
-        named = next((word for word in re.findall(r"`([\w/.]+)`", line) if (ROOT / word).is_file()), named)
-    return parts
-
-
-def change(path: Path, block: str) -> None:
-    """The block where the document says that it belongs: a key in its place, else a table at the end."""
-    text = path.read_text(encoding="utf-8")
-    match path.name:
-        case "options.py":
-            text = text.replace("_TABLE = (\n", f"_TABLE = (\n    {block}\n")
-        case "pyproject.toml":
-            text = text.replace("[dependency-groups]\n", f"[dependency-groups]\n{block}\n")
-        case "pcie_blackwell.toml":
-            text = re.sub(r"^stacks = .*$", block, text, flags=re.MULTILINE)
-        case _:
-            text = f"{text}\n{block}\n"
-    path.write_text(text, encoding="utf-8")
-
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    for name in TREE:
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "results"))
-        else:
-            shutil.copy(ROOT / name, tmp_path / name)
-    return tmp_path
-
-
-def follow(title: str, copy: Path) -> set[str]:
-    """The files that following a section changes."""
-    parts = parts_of(title)
-    for name, block in parts:
-        change(copy / name, block)
-    changed = {name for name, _ in parts}
-    assert not [name for name in changed if filecmp.cmp(ROOT / name, copy / name, shallow=False)]
-    return changed
-
-
-def run(copy: Path, *arguments: str) -> tuple[int, str]:
-    command = [sys.executable, "-B", *arguments]
-    done = subprocess.run(command, cwd=copy, capture_output=True, text=True, timeout=240)
-    return done.returncode, done.stdout + done.stderr
+    return copied(tmp_path)
 
 
 OPTION = """

@@ -141,15 +141,15 @@ def with_starts(values: Any) -> dict[str, Any]:
 
 
 BROKEN: dict[str, tuple[str, str]] = {
-    "nested too deeply": ("[" * 100_000, "not JSON of this suite"),
+    "nested too deeply": ("[" * 100_000, "nested too deeply"),
     "an integer no float holds": (f'{{"x": {10**400}}}', "too large a number"),
     "not JSON": ('{\n "schema": "baseline/1",\n oops\n}', ":3: not JSON"),
     "empty file": ("", ":1: not JSON"),
     "a list": ("[]", "is a list"),
     "zero": (json.dumps(with_starts([1.0] * 9 + [0])), f"metrics/{KEY}/starts/9: 0 is not above 0"),
     "negative": (json.dumps(with_starts([1.0] * 9 + [-1.0])), "starts/9: -1.0 is not above 0"),
-    "NaN": (json.dumps(with_starts([1.0] * 9 + [math.nan])), f"metrics/{KEY}/starts/9: nan is no figure"),
-    "infinite": (json.dumps(with_starts([math.inf] * 10)), "starts/0: inf is no figure"),
+    "NaN": (json.dumps(with_starts([1.0] * 9 + [math.nan])), "NaN is no JSON number"),
+    "infinite": (json.dumps(with_starts([math.inf] * 10)), "Infinity is no JSON number"),
     "no starts": (json.dumps(with_starts([])), f"metrics/{KEY}/starts: the list is empty"),
     "text": (json.dumps(with_starts([1.0] * 9 + ["100"])), "starts/9: '100' is not of type 'number'"),
     "a start short": (json.dumps(with_starts([1.0] * 9)), "9 values for 10 starts"),

@@ -37,7 +37,7 @@ def record(day: int, index: int, rate: float, latency: float, **changes: Any) ->
         "index": index,
         "started_at": f"2026-10-{day + 1:02}T10:{index:02}:00Z",
         "finished_at": f"2026-10-{day + 1:02}T10:{index:02}:30Z",
-        "environment": {"machine": "a1"},
+        "environment": {"machine": "a1", "workload s": "abc"},
         "metrics": [
             Metric("decode_tok_s", rate, "tok/s", "timing", "higher", "s", 64),
             Metric("ttft_ms", latency, "ms", "timing", "lower", "s", 64),
@@ -101,11 +101,15 @@ def test_history_of_a_baseline_is_one_point_per_commit(tmp_path: Path):
         git("commit", "-q", "-m", f"day {day}")
     path.write_text("broken", encoding="utf-8")
     git("commit", "-q", "-a", "-m", "broken")
-    points, better = drift.points_from_history(path)
+    told: list[str] = []
+    points, better = drift.points_from_history(path, told.append)
+    assert len(told) == 1
+    assert "left out: " in told[0]
+    assert "not JSON" in told[0]
     assert [round(point.values["s/decode_tok_s"]) for point in points] == [100, 101, 102]
     assert better["s/ttft_ms"] == "lower"
     with pytest.raises(BaselineError):
-        drift.points_from_history(tmp_path / "nowhere" / "x.json")
+        drift.points_from_history(tmp_path / "nowhere" / "x.json", told.append)
 
 
 def script(path: Path, text: str) -> str:

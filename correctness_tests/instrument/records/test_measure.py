@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from fixtures.catalogue import P99_REQUESTS
 from fixtures.errors import RecordError
 from fixtures.records.measure import accept_length, measure, workload_metrics
-from fixtures.records.metric import P99_REQUESTS, Metric
+from fixtures.records.metric import Metric
 from fixtures.records.passes import Passes, PassKind, RankPasses
 from fixtures.serving.client_results import RequestResult, WorkloadResult
 

@@ -13,14 +13,14 @@ import pytest
 
 from fixtures.errors import RecordError
 from fixtures.records.metric import Metric
-from fixtures.records.start import StartRecord, new_start_id
+from fixtures.records.start import StartRecord
 from fixtures.records.store import check_writable, read_record, read_records, write_atomically, write_record
 from fixtures.session.recorded import recorded_pairs
 
 
 def start(**changes) -> StartRecord:
     values = {
-        "id": new_start_id("baseline"),
+        "id": "baseline-20260101T000000-a1b2c3",
         "run": "r",
         "box": "cpu",
         "stack": "cpu",
@@ -42,7 +42,7 @@ def test_a_record_comes_back_as_it_was(tmp_path):
 
 
 def test_a_missing_figure_stays_missing(tmp_path):
-    path = write_record(start(metrics=[Metric("ttft_ms", math.nan, "ms", "timing", "lower")]), tmp_path)
+    path = write_record(start(metrics=[Metric("ttft_ms", math.nan, "ms", "timing", "lower", "s")]), tmp_path)
     assert "NaN" not in path.read_text()
     assert math.isnan(read_record(path).metrics[0].value)
     assert not read_record(path).metrics[0].usable
@@ -132,8 +132,9 @@ def break_text(text: str, fault: str) -> str:
         case "a workload without requests":
             data["workloads"] = {"single_stream": {}}
         case "passes of no count":
-            row = {"role": "target", "mode": "decode", "count": 1, "median_s": 0.1, "all_reduces": {"many": 1}}
-            data["passes"] = {"single_stream": {"passes": [row]}}
+            row = {"role": "target", "mode": "decode", "count": 1, "median_s": 0.1, "all_reduces": {"many": 1},
+                   "tokens": 1, "total_s": 0.1, "bytes": [], "all_reduce_share": None}
+            data["passes"] = {"single_stream": {"passes": [row], "sites": {}, "faults": []}}
         case "a pair without an order":
             data["pair"] = {"of": "baseline", "index": 0, "stage1": 3, "blocks": []}
         case "an old pair that is no table":

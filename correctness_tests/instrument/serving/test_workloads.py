@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from fixtures.catalogue import P99_REQUESTS
 from fixtures.errors import WorkloadError
-from fixtures.records.metric import P99_REQUESTS
 from fixtures.serving.workloads import Prompt, Workload, load_workload, workload_names
 from fixtures.serving.workloads.prompts import take
 
@@ -136,7 +136,7 @@ def swap(old: str, new: str) -> Callable[[], str]:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (swap("concurrency = 2", "concurrency = = 2"), ["no TOML", "line 3"]),
+        (swap("concurrency = 2", "concurrency = = 2"), ["not valid TOML", "line 3"]),
         (swap("concurrency = 2", 'concurrency = "two"'), ["concurrency", "'two'", "in flight"]),
         (swap("concurrency = 2", "concurrency = 0"), ["concurrency", "0 is less than the minimum"]),
         (swap("concurrency = 2", "concurency = 2"), ["concurency", "known keys: cache"]),
@@ -164,11 +164,11 @@ def test_a_bad_file_is_refused_in_one_line(tmp_path: Path, text: Callable[[], st
 @pytest.mark.parametrize(
     ("prompts", "words"),
     [
-        ("{broken\n", ["line 1", "no JSON"]),
-        ('{"id": "a", "text": "x"}\n[1]\n', ["line 2", "no object"]),
-        ('{"id": "a"}\n', ["line 1", "text is None"]),
-        ('{"id": "", "text": "x"}\n', ["line 1", "id is ''"]),
-        ('{"id": "a", "text": "x"}\n{"id": "a", "text": "y"}\n', ["line 2", "'a' is there already"]),
+        ("{broken\n", ["p.jsonl:1: ", "not JSON"]),
+        ('{"id": "a", "text": "x"}\n[1]\n', ["p.jsonl:2: ", "no object"]),
+        ('{"id": "a"}\n', ["p.jsonl:1: ", "text is None"]),
+        ('{"id": "", "text": "x"}\n', ["p.jsonl:1: ", "id is ''"]),
+        ('{"id": "a", "text": "x"}\n{"id": "a", "text": "y"}\n', ["p.jsonl:2: ", "'a' is there already"]),
         ("\n", ["has no prompts"]),
     ],
 )
@@ -181,14 +181,14 @@ def test_a_bad_prompt_file_is_refused_in_one_line(tmp_path: Path, prompts: str, 
 
 
 def test_a_missing_prompt_file_names_those_there_are(tmp_path: Path) -> None:
-    with pytest.raises(WorkloadError, match=r"p\.jsonl: no such prompt file; .*code_openings\.jsonl"):
+    with pytest.raises(WorkloadError, match=r"p\.jsonl: cannot be read \(No such file.*code_openings\.jsonl"):
         load_workload(write(tmp_path, prompts=None), "cpu")
 
 
 def test_an_unknown_name_and_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(WorkloadError, match="'nope' is none of concurrency_32, "):
         load_workload("nope", "cpu")
-    with pytest.raises(WorkloadError, match="no such workload file"):
+    with pytest.raises(WorkloadError, match=r"cannot be read \(No such file"):
         load_workload(tmp_path / "nope.toml", "cpu")
 
 

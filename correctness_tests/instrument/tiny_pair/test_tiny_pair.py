@@ -18,7 +18,7 @@ from fixtures.tiny_pair import chain, corpus  # noqa: E402
 from fixtures.tiny_pair.checkpoint import load_draft, load_target  # noqa: E402
 from fixtures.tiny_pair.draft import AUX_LAYERS, Draft  # noqa: E402
 from fixtures.tiny_pair.generation import continue_ids, load_reference, load_tokenizer  # noqa: E402
-from fixtures.tiny_pair.network import Target  # noqa: E402
+from fixtures.tiny_pair.network import TargetModel  # noqa: E402
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("tiny pair")]
 
@@ -33,10 +33,10 @@ PROMPT_COUNT, ANSWER = 16, 96
 
 @dataclass(frozen=True)
 class Decoded:
-    target: Target
+    target: TargetModel
     draft: Draft
     pairs: list[tuple[list[int], list[int]]]
-    answers: list[chain.Answer]
+    answers: list[chain.Examined]
 
     def accept_length(self, draft: Draft, aux_layers: tuple[int, ...] = AUX_LAYERS) -> float:
         answers = [chain.examine(self.target, draft, *pair, aux_layers=aux_layers) for pair in self.pairs]
