@@ -157,7 +157,7 @@ def test_min_p_cuts_what_is_sampled(
     sampling = {"temperature": 1.0, "min_p": 0.3}
     server, depth = serve(pair.speculative), draft_tokens(pair.speculative)
     found, answers = judge_draws(server.url, prompts[0], sampling, checker, depth=depth, samples=400)
-    without = judge_outputs(prompts[0], answers, {"temperature": 1.0}, checker, depth)
+    without = judge_outputs(prompts[0], answers, sampling, checker, depth, verified={"temperature": 1.0})
     known(MIN_P, beside(found, Symptom.DISTRIBUTION, without))
 
 
