@@ -34,8 +34,8 @@ _FIRST = ("baseline", "eagle3")
 CHUNK = 256
 CACHE = 9000
 """Tokens: some 30 short requests at a time."""
-LETS_ALL_IN = {"SGLANG_INIT_NEW_TOKEN_RATIO": "0.05"}
-"""The share of a request's tokens that SGLang keeps room for as it lets it in; with its own 0.7 none is retracted."""
+LETS_ALL_IN = {"SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION": "8"}
+"""Tokens of an answer that SGLang keeps room for, at most, as it lets a request in; 4096 of its own."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
