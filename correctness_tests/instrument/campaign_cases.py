@@ -16,7 +16,10 @@ from fixtures.records.store import write_record
 BOX = "pcie_blackwell"
 STARTS = 10
 MOMENT = "2026-07-01T00:{:02d}:00.000Z"
-ENVIRONMENT = {"machine": "a", "sglang": "0.5.23", "torch": "2.14.1", "driver": "590.48.01", "server.tp_size": 8}
+ENVIRONMENT = {
+    "machine": "a", "sglang": "0.5.23", "torch": "2.14.1", "driver": "590.48.01", "server.tp_size": 8,
+    "workload single_stream": "w",
+}
 """Of every deployment; what an approach sets comes on top."""
 
 

@@ -36,7 +36,7 @@ def test_two_stacks_from_what_is_stored(suite: Suite, form: str) -> None:
     assert ["pinned", "nvidia-nccl", "2.27.5", "2.30.7"] in pinned
     assert ["pinned", "sglang", "0.5.10.post1", "0.5.23"] in pinned
     assert "custom_all_reduce" in text.split("Approaches")[1]
-    assert "150 to 300 us (reported)" in text
+    assert "150 to 300 µs (reported)" in text
     assert "test session starts" not in text, "nothing is collected"
 
 

@@ -140,7 +140,7 @@ def test_no_metric_of_a_baseline_is_lost(judge_stream, saved, tmp_path):
     data = json.loads(saved.read_text())
     known = data["metrics"]["single_stream/decode_tok_s"]
     data["metrics"][more.key] = known | {"workload": "long_prompt"}
-    data["workloads"]["long_prompt"] = "w"
+    data["workloads"]["long_prompt"] = data["environment"]["workload long_prompt"] = "w"
     saved.write_text(json.dumps(data))
     write_starts(tmp_path / "same", 10, name="n", seed=2)
     code, text = judge_stream(tmp_path / "same", "--save-baseline=one workload")
