@@ -21,8 +21,11 @@ TIMES = tuple(0.01 * index for index in range(TOKENS))
 
 
 def result(passes: int | None, ids: tuple[int, ...] = ()) -> WorkloadResult:
-    one = RequestResult("p", 10, TOKENS, 0, 0.0, TIMES, "length", verify_passes=passes, output_ids=ids)
-    return WorkloadResult("single_stream", 1, (one,) * 4, 1.0, 0)
+    requests = tuple(
+        RequestResult(f"p{number}", 10, TOKENS, 0, 0.0, TIMES, "length", verify_passes=passes, output_ids=ids)
+        for number in range(4)
+    )
+    return WorkloadResult("single_stream", 1, requests, 1.0, 0)
 
 
 def asked(name: str, passes: int | None) -> None:
