@@ -46,7 +46,7 @@ def small_files():
 
 
 def metrics(count: int) -> list[Metric]:
-    return [Metric(f"m{index}", 1.0, "tok/s", "timing", "higher", "single_stream", 1) for index in range(count)]
+    return [Metric("decode_tok_s", 1.0, "tok/s", "timing", "higher", f"w{index}", 1) for index in range(count)]
 
 
 @pytest.fixture
@@ -88,9 +88,9 @@ def test_the_cause_stands_everywhere_and_what_was_kept(measuring: Any, tmp_path:
     assert f"1 starts are kept in {tmp_path / 'results'} (--from-results)" in said
     for other in (CPU.deployment("eagle3"), RANKS):
         for records in (source.stage1(other), source.stage2(other, 3)):
-            assert answer("w/m0", records, [], None, share=0.01).reason == said
+            assert answer("w0/decode_tok_s", records, [], None, share=0.01).reason == said
     pairs = source.pairs(CPU.deployment("tp2"), 2)
-    assert judge_pairs("w/m0", pairs, [], share=0.01).reason == said
+    assert judge_pairs("w0/decode_tok_s", pairs, [], share=0.01).reason == said
     assert begun == ["baseline", "baseline"], "no server is started whose record would be lost"
     assert [record.id for record in read_records(tmp_path / "results")] == [first[0].id]
     source.close()

@@ -114,7 +114,7 @@ BASELINE_FAULTS = {
     "not JSON": (lambda data: "{", "not JSON"),
     "breaks the schema": (lambda data: json.dumps(data | {"provenance": "guess"}), "guess"),
     "a zero": (lambda data: json.dumps(data).replace("150.0", "0.0"), "0"),
-    "NaN": (lambda data: json.dumps(data).replace("150.0", "NaN"), "nan"),
+    "NaN": (lambda data: json.dumps(data).replace("150.0", "NaN"), "NaN is no JSON number"),
     "an empty list": (lambda data: json.dumps(data).replace("[150.0, 151.0]", "[]"), "empty|starts"),
 }
 
