@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from http.client import HTTPConnection
 
 import pytest
@@ -16,9 +17,10 @@ from fixtures.speculation.check import Checker, Policy
 from fixtures.speculation.draws import judge_draws, judge_outputs
 from fixtures.speculation.finishing import judge_finish
 from fixtures.speculation.known import beside
+from fixtures.speculation.reference import Reference
 from fixtures.speculation.replay import Symptom
 from fixtures.speculation.serve import ask_all
-from fixtures.speculation.served import Pair, draft_tokens
+from fixtures.speculation.served import Pair, alone, draft_tokens
 from fixtures.speculation.trial import counted_by_pass, counted_late, probe, unmerged
 
 pytestmark = [
@@ -110,7 +112,10 @@ def test_min_new_tokens_counts_tokens(
     known(MINIMUM, but_for_counting(server.url, asks, checker, counted_by_pass))
 
 
-def test_plain_decoding_counts_the_last_token(checker: Checker, prompts: list[tuple[int, ...]]) -> None:
+def test_plain_decoding_counts_the_last_token(
+    pair: Pair, checker: Checker, serve: Callable[..., Server], prompts: list[tuple[int, ...]]
+) -> None:
+    checker = replace(checker, reference=Reference(serve(alone(pair.reference)).url))
     if not checker.reference.counts_late():
         pytest.skip("the plain server's schedule is not overlapped")
     cap = {"max_new_tokens": 40, "ignore_eos": True, "frequency_penalty": 2.0}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -13,8 +14,9 @@ from fixtures.speculation.acceptance import acceptance, judge_acceptance, judge_
 from fixtures.speculation.check import Checker
 from fixtures.speculation.history import judge_history
 from fixtures.speculation.matrix import BUILDERS, Probe
+from fixtures.speculation.reference import Reference
+from fixtures.speculation.served import alone, patient, speculative_names
 from fixtures.speculation.served import pair as pair_of
-from fixtures.speculation.served import patient, speculative_names
 from fixtures.speculation.trial import Trial, as_counted_by, build, run_group
 
 pytestmark = [
@@ -48,14 +50,19 @@ def test_matrix(
     deployment: str, kind: str, run: Run, serve: Callable[..., Server], checker: Checker,
     probes_of: Callable[[Server], list[Probe]],
 ) -> None:
-    server = serve(patient(run.box.deployment(deployment)))
-    speculative = run.box.deployment(deployment).speculative
+    asked = run.box.deployment(deployment)
+    speculative = asked.speculative
+    if kind == "penalties" and not speculative:
+        server = serve(alone(asked))
+        checker = replace(checker, reference=Reference(server.url))
+    else:
+        server = serve(patient(asked))
     probes = probes_of(server)
     counted = as_counted_by(server.info)
     trials = [run_group(server.url, group, checker, counted) for group in build(kind, probes, checker)]
     for trial in trials:
-        asked = f"{trial.group.name}: {len(trial.answers)} requests, worst regret {trial.checked.worst:.4f}"
-        print(f"{asked}; {acceptance(trial.answers)}" if speculative else asked)
+        line = f"{trial.group.name}: {len(trial.answers)} requests, worst regret {trial.checked.worst:.4f}"
+        print(f"{line}; {acceptance(trial.answers)}" if speculative else line)
     found = [finding for trial in trials for finding in trial.checked.findings]
     if speculative and kind in ("plain", "plain_long", "batches"):
         found += [
