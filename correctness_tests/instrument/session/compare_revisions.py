@@ -42,7 +42,7 @@ def write_cases(directory: Path) -> None:
             record.workloads = {name: {**served, "name": name} for name in digests}
         return records
 
-    digests = {name: "w" for name in ("single_stream", "concurrency_8", "concurrency_32")}
+    digests = dict.fromkeys(("single_stream", "concurrency_8", "concurrency_32"), "w")
     for environment in (report_cases.ENVIRONMENT, campaign_cases.ENVIRONMENT):  # what every measured start has
         environment.update({f"workload {name}": digest for name, digest in digests.items()})
     report_cases.ENVIRONMENT["server.max_total_tokens"] = 20000
