@@ -276,3 +276,12 @@ def test_a_path_is_taken_as_it_is(tmp_path: Path) -> None:
     assert resolve_model(str(tmp_path), {}) == tmp_path
     with pytest.raises(DeploymentError, match=r"no config\.json"):
         resolve_model(str(tmp_path / "other"), {})
+
+
+@pytest.mark.parametrize("named", ["~nobody-of-this-name/model", "m" * 300, "a\0b"])
+@pytest.mark.parametrize("variable", [False, True])
+def test_a_model_that_no_path_can_name_is_told_in_one_line(named: str, variable: bool) -> None:
+    reference, environ = ("$MODEL", {"MODEL": named}) if variable else (named, {})
+    with pytest.raises(DeploymentError, match="MODEL" if variable else "model = ") as caught:
+        resolve_model(reference, environ)
+    assert "\n" not in str(caught.value)

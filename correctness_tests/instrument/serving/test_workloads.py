@@ -181,7 +181,7 @@ def test_a_bad_prompt_file_is_refused_in_one_line(tmp_path: Path, prompts: str, 
 
 
 def test_a_missing_prompt_file_names_those_there_are(tmp_path: Path) -> None:
-    with pytest.raises(WorkloadError, match=r"p\.jsonl: cannot be read \(No such file.*code_openings\.jsonl"):
+    with pytest.raises(WorkloadError, match=r"\.toml: prompts = 'p\.jsonl': no such file .*code_openings\.jsonl"):
         load_workload(write(tmp_path, prompts=None), "cpu")
 
 
