@@ -26,9 +26,11 @@ def slow(folder):
 
 
 @pytest.fixture
-def ask(suite, folder):
-    """Ask about the plain deployment without saying `-m perf`."""
-    return lambda *arguments, **variables: suite(*arguments, *given(folder), **variables)
+def ask(suite, folder, tmp_path_factory):
+    """Ask about the plain deployment without saying `-m perf`. A run that did not begin leaves no folder behind."""
+    scratch = tmp_path_factory.mktemp("scratch")
+    yield lambda *arguments, **variables: suite(*arguments, *given(folder), **{"TMPDIR": str(scratch)} | variables)
+    assert not list(scratch.glob("servers-*"))
 
 
 def given(folder) -> list[str]:
