@@ -10,7 +10,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import pytest
+import speculative_pair as served
 from filelock import FileLock
+from planted import with_switched
+from request_matrix import Probe
+from situations import ending_model
+from trial import probe
 
 from fixtures.deployments.models import resolve_model
 from fixtures.errors import DeploymentError
@@ -19,14 +24,9 @@ from fixtures.serving.pool import ServerPool
 from fixtures.serving.running import Server
 from fixtures.serving.workloads.prompts import PROMPTS, read_prompts
 from fixtures.session.run import Run
-from fixtures.speculation import served
 from fixtures.speculation.check import Checker
-from fixtures.speculation.ending_model import ending_model
-from fixtures.speculation.faults import with_switched
-from fixtures.speculation.matrix import Probe
 from fixtures.speculation.reference import Reference
 from fixtures.speculation.replay import Noise
-from fixtures.speculation.trial import probe
 from fixtures.speculation.vocabulary import Vocabulary
 
 FOLDER = Path(__file__).parent

@@ -10,18 +10,18 @@ from dataclasses import replace
 from http.client import HTTPConnection
 
 import pytest
+from known_defects import beside
+from sampled_draws import judge_draws, judge_outputs
+from speculative_pair import Pair, alone, draft_tokens
+from trial import counted_by_pass, counted_late, probe, unmerged
 
 from fixtures.serving.running import Server
 from fixtures.speculation.answers import Ask
 from fixtures.speculation.check import Checker, Policy
-from fixtures.speculation.draws import judge_draws, judge_outputs
 from fixtures.speculation.finishing import judge_finish
-from fixtures.speculation.known import beside
 from fixtures.speculation.reference import Reference
 from fixtures.speculation.replay import Symptom
 from fixtures.speculation.serve import ask_all
-from fixtures.speculation.served import Pair, alone, draft_tokens
-from fixtures.speculation.trial import counted_by_pass, counted_late, probe, unmerged
 
 pytestmark = [
     pytest.mark.live,

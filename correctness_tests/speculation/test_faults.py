@@ -7,21 +7,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import alternatives
 import pytest
-
-from fixtures.serving.pool import ServerPool
-from fixtures.serving.running import Server
-from fixtures.serving.workloads.prompts import PROMPTS as PROMPTS_DIR
-from fixtures.serving.workloads.prompts import read_prompts
-from fixtures.session.run import Run
-from fixtures.speculation import alternatives
-from fixtures.speculation.acceptance import acceptance, judge_cache_hit, judge_decay, judge_paired
-from fixtures.speculation.answers import Answer
-from fixtures.speculation.check import Checker
-from fixtures.speculation.contexts import long_answers, long_prompts
-from fixtures.speculation.draws import judge_draws
-from fixtures.speculation.fault_table import ROW, Row
-from fixtures.speculation.faults import (
+from acceptance import acceptance, judge_cache_hit, judge_decay, judge_history, judge_paired
+from long_requests import again, lengths, long_answers, long_prompts, long_run
+from planted import (
     DECAYS,
     PLANTED,
     PLANTED_CONTEXTS,
@@ -33,16 +23,23 @@ from fixtures.speculation.faults import (
     with_fault,
     with_switched,
 )
-from fixtures.speculation.history import judge_history
-from fixtures.speculation.idle import run_idle
-from fixtures.speculation.long_run import again, lengths, long_run
-from fixtures.speculation.matrix import Group, Probe
+from request_matrix import Group, Probe
+from sampled_draws import judge_draws
+from situations import run_full_cache, run_idle, run_retracted
+from speculative_pair import Pair, draft_tokens
+from speculative_pair import pair as pair_of
+from trial import Trial, as_counted_by, build, probe, run_group
+
+from fixtures.serving.pool import ServerPool
+from fixtures.serving.running import Server
+from fixtures.serving.workloads.prompts import PROMPTS as PROMPTS_DIR
+from fixtures.serving.workloads.prompts import read_prompts
+from fixtures.session.run import Run
+from fixtures.speculation.answers import Answer
+from fixtures.speculation.check import Checker
+from fixtures.speculation.fault_table import ROW, Row
 from fixtures.speculation.replay import Finding, Symptom
-from fixtures.speculation.retracted import run_full_cache, run_retracted
 from fixtures.speculation.serve import ask_all
-from fixtures.speculation.served import Pair, draft_tokens
-from fixtures.speculation.served import pair as pair_of
-from fixtures.speculation.trial import Trial, as_counted_by, build, probe, run_group
 
 pytestmark = [
     pytest.mark.live,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from acceptance import acceptance, judge_acceptance
+from alternatives import exact_share
+from speculative_pair import Pair
 
 from fixtures.serving.running import Server
-from fixtures.speculation.acceptance import acceptance, judge_acceptance
-from fixtures.speculation.alternatives import exact_share
 from fixtures.speculation.answers import Ask
 from fixtures.speculation.check import Checker
 from fixtures.speculation.serve import ask_all
-from fixtures.speculation.served import Pair
 
 pytestmark = [
     pytest.mark.live, pytest.mark.correctness, pytest.mark.timeout(3600)

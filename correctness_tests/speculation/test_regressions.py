@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from acceptance import judge_cache_hit
+from speculative_pair import Pair, draft_tokens
+from trial import probe
 
 from fixtures.serving.running import Server
-from fixtures.speculation.acceptance import judge_cache_hit
 from fixtures.speculation.answers import Ask
 from fixtures.speculation.check import Checker
 from fixtures.speculation.serve import ask_all
-from fixtures.speculation.served import Pair, draft_tokens
-from fixtures.speculation.trial import probe
 
 pytestmark = [
     pytest.mark.live,

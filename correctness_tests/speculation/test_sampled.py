@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from acceptance import acceptance
+from sampled_draws import SAMPLES, after_each, judge_draws, judge_marginals, marginals
+from speculative_pair import Pair, draft_tokens
 
 from fixtures.serving.running import Server
-from fixtures.speculation.acceptance import acceptance
 from fixtures.speculation.answers import Ask
 from fixtures.speculation.check import Checker
-from fixtures.speculation.draws import after_each, judge_draws
-from fixtures.speculation.sampling import SAMPLES, judge_marginals, marginals
 from fixtures.speculation.serve import ask_all
-from fixtures.speculation.served import Pair, draft_tokens
 
 pytestmark = [pytest.mark.live, pytest.mark.long, pytest.mark.correctness, pytest.mark.timeout(3600)]
 

@@ -6,18 +6,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from acceptance import acceptance
+from long_requests import long_answers, long_prompts
+from request_matrix import Probe
+from situations import run_idle, run_retracted
+from speculative_pair import Pair
+from trial import run_group
 
 from fixtures.errors import MeasurementFailed
 from fixtures.serving.running import Server
 from fixtures.serving.workloads.prompts import PROMPTS, read_prompts
-from fixtures.speculation.acceptance import acceptance
 from fixtures.speculation.check import Checker
-from fixtures.speculation.contexts import long_answers, long_prompts
-from fixtures.speculation.idle import run_idle
-from fixtures.speculation.matrix import Probe
-from fixtures.speculation.retracted import run_retracted
-from fixtures.speculation.served import Pair
-from fixtures.speculation.trial import run_group
 
 pytestmark = [
     pytest.mark.live,
