@@ -4,12 +4,14 @@ model with one more end-of-sequence token, one that its draft proposes, so that 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import aiohttp
 from request_matrix import Group, Probe
 from trial import Trial
 
@@ -19,7 +21,7 @@ from fixtures.speculation.answers import Answer, Ask
 from fixtures.speculation.check import Checker
 from fixtures.speculation.reference import Passage, Reference
 from fixtures.speculation.replay import Row
-from fixtures.speculation.serve import ask_all, retract_running
+from fixtures.speculation.serve import DEADLINE_S, ask_all
 
 SETTLED_S = 3.0
 """The counters are written within so many seconds of the last pass (`sglang_cpu.counters`)."""
@@ -84,6 +86,28 @@ TOKENS = 64
 CROWDED_TOKENS = 112
 """Of one answer: those that are let in outgrow the cache before the first of them ends."""
 REQUESTS = 12
+RETRACTIONS = 8
+RETRACT_EVERY_S = 0.2
+
+
+async def retract_running(session: aiohttp.ClientSession, url: str) -> None:
+    """Throw all running requests out of the batch, again and again; each time they come back and are prefilled anew.
+
+    By SGLang's own pause of generation with retraction, which is what a full KV cache does to some of them.
+    """
+    for _ in range(RETRACTIONS):
+        await asyncio.sleep(RETRACT_EVERY_S)
+        await asyncio.shield(_retract(session, url))
+
+
+async def _retract(session: aiohttp.ClientSession, url: str) -> None:
+    limit = aiohttp.ClientTimeout(total=DEADLINE_S)
+    for path, body in (("pause_generation", {"mode": "retract"}), ("continue_generation", {})):
+        async with session.post(f"{url}/{path}", json=body, timeout=limit) as response:
+            if response.status != 200:
+                said = (await response.read())[:200].decode(errors="replace")
+                cause = "refused" if response.status in (400, 404, 422) else "http_error"
+                raise MeasurementFailed(f"{path}: the server answered {response.status}: {said}", cause)
 
 
 def run_retracted(url: str, probes: Sequence[Probe], checker: Checker) -> Trial:

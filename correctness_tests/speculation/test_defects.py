@@ -7,10 +7,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from http.client import HTTPConnection
 
 import pytest
-from known_defects import beside
+from known_defects import beside, expected_by_run
 from sampled_draws import judge_draws, judge_outputs
 from speculative_pair import Pair, alone, draft_tokens
 from trial import counted_by_pass, counted_late, probe, unmerged
@@ -151,7 +152,7 @@ def test_the_stop_that_comes_first_ends_the_answer(
     strict = checker.check(asks, answers).findings
     by_run = [
         each for ask, answer in zip(asks, answers, strict=True)
-        for each in judge_finish(ask, answer, eos, decode, by_run=True)
+        for each in judge_finish(ask, answer, eos, decode, partial(expected_by_run, ask=ask, eos=eos, decode=decode))
     ]
     known(ORDER, beside(strict, Symptom.FINISH, by_run))
 

@@ -6,14 +6,12 @@ import math
 import random
 
 import pytest
+from trial import one_late, one_per_pass
 
 from fixtures.speculation.processing import (
     MISTAKES,
     every_token,
-    normalised,
     normaliser,
-    one_late,
-    one_per_pass,
     processed,
     shown_by,
 )
@@ -84,10 +82,6 @@ def test_min_new_tokens_holds_stop_tokens_back_until_enough_are_counted() -> Non
 def test_a_grammar_forbids_what_it_does_not_allow() -> None:
     found = processed([ROW], {}, [[]], allowed=[{4, 5}])[0]
     assert {token for token, score in found.items() if score == -math.inf} == {3, 6}
-
-
-def test_normalised_is_a_distribution() -> None:
-    assert normalised(LOGITS) == pytest.approx(ROW)
 
 
 def test_the_normaliser_is_found_from_two_penalties_for_logits_of_either_sign() -> None:
