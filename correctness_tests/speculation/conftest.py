@@ -13,6 +13,8 @@ import pytest
 import speculative_pair as served
 from filelock import FileLock
 from planted import with_switched
+from planted_table import pytest_terminal_summary  # noqa: F401  whichever workers planted the faults
+from processed_scores import ProcessedChecker
 from request_matrix import Probe
 from situations import ending_model
 from trial import probe
@@ -24,7 +26,6 @@ from fixtures.serving.pool import ServerPool
 from fixtures.serving.running import Server
 from fixtures.serving.workloads.prompts import PROMPTS, read_prompts
 from fixtures.session.run import Run
-from fixtures.speculation.check import Checker
 from fixtures.speculation.reference import Reference
 from fixtures.speculation.replay import Noise
 from fixtures.speculation.vocabulary import Vocabulary
@@ -149,7 +150,7 @@ def probes_of(
 @pytest.fixture
 def checker(
     run: Run, pair: served.Pair, server_pool: ServerPool, vocabulary: Vocabulary, noise_of: Callable[[Server], Noise]
-) -> Iterator[Checker]:
+) -> Iterator[ProcessedChecker]:
     """The judge: the plain server, with its noise, beside the server that it judges."""
     if server_pool.limits.servers < 2:
         pytest.skip(
@@ -157,7 +158,7 @@ def checker(
             "the campaign's tests (-m perf) judge one after the other"
         )
     with server_pool.use(pair.reference) as server:
-        yield Checker(Reference(server.url), noise_of(server), vocabulary)
+        yield ProcessedChecker(Reference(server.url), noise_of(server), vocabulary)
 
 
 DRAFTED = "i"
@@ -173,13 +174,14 @@ class Tight:
     """
 
     server: Server
-    checker: Checker
+    checker: ProcessedChecker
     switch: Path
 
 
 @pytest.fixture
 def tight(
-    pair: served.Pair, checker: Checker, server_pool: ServerPool, vocabulary: Vocabulary, serve: Callable[..., Server]
+    pair: served.Pair, checker: ProcessedChecker, server_pool: ServerPool, vocabulary: Vocabulary,
+    serve: Callable[..., Server],
 ) -> Tight:
     """One server for what needs another start: long prompts in chunks, ends inside accepted runs, a full cache, and the
     faults of these."""

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
+from processed_scores import ProcessedChecker
 from request_matrix import Group, Probe
 from trial import Trial
 
 from fixtures.errors import MeasurementFailed
 from fixtures.serving.running import Server
 from fixtures.speculation.answers import Answer, Ask
-from fixtures.speculation.check import Checker
 from fixtures.speculation.reference import Passage, Reference
 from fixtures.speculation.replay import Row
 from fixtures.speculation.serve import DEADLINE_S, ask_all
@@ -59,7 +59,7 @@ def ask_after_idle(server: Server, asks: Sequence[Ask], seconds: float, patience
     return Idled(tuple(ask_all(server.url, asks, together=1)), idle)
 
 
-def run_idle(server: Server, probes: Sequence[Probe], checker: Checker, seconds: float) -> tuple[Trial, float]:
+def run_idle(server: Server, probes: Sequence[Probe], checker: ProcessedChecker, seconds: float) -> tuple[Trial, float]:
     """One request after `seconds` without a pass, judged; and for how long the server really stood still. probes: of
     this server or of the judge, which has the same words for it."""
     sure = surest(probes, checker.reference)
@@ -110,7 +110,7 @@ async def _retract(session: aiohttp.ClientSession, url: str) -> None:
                 raise MeasurementFailed(f"{path}: the server answered {response.status}: {said}", cause)
 
 
-def run_retracted(url: str, probes: Sequence[Probe], checker: Checker) -> Trial:
+def run_retracted(url: str, probes: Sequence[Probe], checker: ProcessedChecker) -> Trial:
     """Requests that were all retracted while they ran, and came back, judged. Raises MeasurementFailed when fewer than
     half of the answers count a retraction, in each of several tries."""
     cap = {"max_new_tokens": TOKENS, "ignore_eos": True}
@@ -123,7 +123,7 @@ def run_retracted(url: str, probes: Sequence[Probe], checker: Checker) -> Trial:
     raise MeasurementFailed(f"{struck} of {len(asks)} requests were retracted: ask for longer answers")
 
 
-def run_full_cache(url: str, prompts: Sequence[tuple[int, ...]], checker: Checker) -> Trial:
+def run_full_cache(url: str, prompts: Sequence[tuple[int, ...]], checker: ProcessedChecker) -> Trial:
     """More at once than the KV cache holds, of a server that lets them all in: it retracts some by itself. Raises
     MeasurementFailed when fewer than a few answers count a retraction: a small cache alone may make requests wait."""
     cap = {"max_new_tokens": CROWDED_TOKENS, "ignore_eos": True}

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from acceptance import acceptance, judge_acceptance, judge_cache_hit, judge_history
+from processed_scores import ProcessedChecker
 from request_matrix import BUILDERS, Probe
 from speculative_pair import alone, patient, speculative_names
 from speculative_pair import pair as pair_of
@@ -15,7 +16,6 @@ from trial import Trial, as_counted_by, build, run_group
 from fixtures.plugin import RUN
 from fixtures.serving.running import Server
 from fixtures.session.run import Run
-from fixtures.speculation.check import Checker
 from fixtures.speculation.reference import Reference
 
 pytestmark = [
@@ -46,7 +46,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def test_matrix(
-    deployment: str, kind: str, run: Run, serve: Callable[..., Server], checker: Checker,
+    deployment: str, kind: str, run: Run, serve: Callable[..., Server], checker: ProcessedChecker,
     probes_of: Callable[[Server], list[Probe]],
 ) -> None:
     asked = run.box.deployment(deployment)

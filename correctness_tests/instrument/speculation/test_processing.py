@@ -6,16 +6,15 @@ import math
 import random
 
 import pytest
-from trial import one_late, one_per_pass
-
-from fixtures.speculation.processing import (
+from processed_scores import (
     MISTAKES,
+    PROBE_PENALTIES,
     every_token,
     normaliser,
     processed,
     shown_by,
 )
-from fixtures.speculation.reference import PROBE_PENALTIES
+from trial import one_late, one_per_pass
 
 TOKENS = [3, 4, 3, 5]
 LOGITS = {3: 2.0, 4: -1.0, 5: 0.5, 6: 1.0}
