@@ -13,7 +13,6 @@ import pytest
 import speculative_pair as served
 from filelock import FileLock
 from planted import with_switched
-from planted_table import pytest_terminal_summary  # noqa: F401  whichever workers planted the faults
 from processed_scores import ProcessedChecker
 from request_matrix import Probe
 from situations import ending_model
