@@ -179,7 +179,7 @@ def measuring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(measurements, "measure_start", measure_start)
         monkeypatch.setattr(measurements, "measure_pair", measure_one)
         plan = Plan(
-            run="r", box="cpu", stack="cpu", results=tmp_path, starts=2, max_minutes=None, prime=prime,
+            run="r", box="cpu", stack="cpu", results=tmp_path, starts=2, limit_s=None, prime=prime,
             side=lambda deployment: candidate_side(deployment, stack("cpu")), against=against, block_pairs=2, room=1,
             workloads=lambda deployment: WORKLOADS,
         )
