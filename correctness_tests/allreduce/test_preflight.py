@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from correctness_tests.allreduce.all_reduce_faults import planted
 from fixtures.allreduce import preflight as module
 from fixtures.allreduce.preflight import main, preflight
 from fixtures.allreduce.starting import RankFailed, RankHung
@@ -23,9 +24,9 @@ def test_hang_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.RankGroup, "run", _with_short_limit(module.RankGroup.run))
     begin = time.monotonic()
     with pytest.raises(RankHung, match="no answer from rank 0, 1 in 2 s") as caught:
-        preflight(2, "cpu", fault="rank hangs")
+        preflight(2, "cpu", fault=planted("rank hangs"))
     assert time.monotonic() - begin < 90
-    assert any("fault_kinds.py" in line for line in caught.value.lines)
+    assert any("all_reduce_fault_kinds.py" in line for line in caught.value.lines)
 
 
 def test_ranks_that_do_not_start_in_time_are_told_as_that() -> None:
@@ -35,7 +36,7 @@ def test_ranks_that_do_not_start_in_time_are_told_as_that() -> None:
 
 def test_wrong_sum_is_a_failure() -> None:
     with pytest.raises(MeasurementFailed, match=r"gloo sums wrongly with 2 ranks: .*rank 1 is missing from the sum"):
-        preflight(2, "cpu", fault="dropped rank")
+        preflight(2, "cpu", fault=planted("dropped rank"))
 
 
 def _with_short_limit(run):
