@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.correctness, pytest.mark.timeout(120)]
 
 TOLD = """
 import json, os
-from fixtures.allreduce.adapters.torch_all_reduce import TorchAllReduce
+from fixtures.allreduce.adapters.algorithms import TorchAllReduce
 
 class Told(TorchAllReduce):
     def inactive(self, x):
