@@ -14,7 +14,7 @@ from fixtures.allreduce.buffers import GUARD_BYTES, WORD, as_bits, guarded
 from fixtures.allreduce.cases import Case
 from fixtures.allreduce.checks import WHOLE, check_output
 from fixtures.allreduce.communicator import Communicator, FusedCommunicator
-from fixtures.allreduce.patterns import PATTERNS, TORCH_DTYPES, reference
+from fixtures.allreduce.patterns import TORCH_DTYPES, reference, values
 from fixtures.allreduce.rank_process import load
 from fixtures.allreduce.results import DIGEST_ELEMENTS, CaseResult, RankReport, complaint
 
@@ -28,17 +28,11 @@ POISON_BITS = {"bf16": 0x7FA5, "fp16": 0x7DA5, "fp32": 0x7FA5A5A5}  # NaN of oth
 
 
 def rows(case: Case) -> list[torch.Tensor]:
-    return [
-        PATTERNS[case.pattern].tensor(world_size=P, dtype=case.dtype, rank=r, call=case.call, start=0, stop=case.numel)
-        for r in range(P)
-    ]
+    return [values(case, P, rank) for rank in range(P)]
 
 
 def right(case: Case) -> torch.Tensor:
-    total, _ = reference(
-        PATTERNS[case.pattern], world_size=P, dtype=case.dtype, call=case.call, start=0, stop=case.numel
-    )
-    return torch.from_numpy(total).to(TORCH_DTYPES[case.dtype])
+    return torch.from_numpy(reference(case, P)[0]).to(TORCH_DTYPES[case.dtype])
 
 
 def checked(output: object, case: Case = CASE, rank: int = 0, claim: Claim = CLAIM) -> RankReport:
@@ -232,10 +226,10 @@ def test_large_cases_are_shared_between_ranks_and_no_element_is_left_out() -> No
 def test_writing_beside_the_input_is_seen(layout, dtype: str) -> None:
     case = Case("exact", dtype, 100, 1, layout)
     item = {"bf16": 2, "fp16": 2, "fp32": 4}[dtype]
-    values = rows(case)[0]
+    own = rows(case)[0]
 
-    given = guarded(case, values)
-    assert torch.equal(given.tensor, values)
+    given = guarded(case, own)
+    assert torch.equal(given.tensor, own)
     assert (given.tensor.data_ptr() % 16 != 0) == (layout == "offset")
     assert not given.changed()
     assert given.trespass() is None
@@ -244,11 +238,11 @@ def test_writing_beside_the_input_is_seen(layout, dtype: str) -> None:
     assert given.trespass() is None
 
     for place in (-WORD, given.span, GUARD_BYTES + given.span - WORD):
-        given = guarded(case, values)
+        given = guarded(case, own)
         given.memory[(given.first + place) // WORD] = 0
         assert given.trespass() == place
     if layout == "strided":
-        given = guarded(case, values)
+        given = guarded(case, own)
         given.memory[(given.first + item) // WORD] = 0
         assert given.trespass() == item, "between the elements"
 
