@@ -7,8 +7,7 @@ import time
 import pytest
 
 from correctness_tests.allreduce.all_reduce_faults import planted
-from fixtures.allreduce import preflight as module
-from fixtures.allreduce.preflight import preflight
+from fixtures.allreduce.ranks import RankGroup, preflight
 from fixtures.allreduce.starting import RankFailed, RankHung
 from fixtures.errors import MeasurementFailed
 
@@ -20,7 +19,7 @@ def test_works_here() -> None:
 
 
 def test_hang_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.RankGroup, "run", _with_short_limit(module.RankGroup.run))
+    monkeypatch.setattr(RankGroup, "run", _with_short_limit(RankGroup.run))
     begin = time.monotonic()
     with pytest.raises(RankHung, match="no answer from rank 0, 1 in 2 s") as caught:
         preflight(2, "cpu", fault=planted("rank hangs"))

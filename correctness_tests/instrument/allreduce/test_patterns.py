@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fixtures.allreduce.bounds import FORMATS
-from fixtures.allreduce.cases import ITEM_BYTES, ONE_TOKEN_BYTES, VERIFY_BYTES, Case, odd_sizes
+from fixtures.allreduce.cases import ITEM_BYTES, ONE_TOKEN_BYTES, VERIFY_BYTES, Case
 from fixtures.allreduce.checks import as_bits
 from fixtures.allreduce.patterns import BLOCK, MAX_FP32_DIGITS, PATTERNS, TORCH_DTYPES, hashed, reference, values
+from fixtures.allreduce.series import odd_sizes
 
 pytestmark = pytest.mark.correctness
 

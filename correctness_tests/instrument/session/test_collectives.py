@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from correctness_tests.allreduce.all_reduce_faults import planted
-from fixtures.allreduce import preflight as module
+from fixtures.allreduce import ranks as module
 from fixtures.deployments import load_box
 from fixtures.errors import MeasurementFailed
 from fixtures.session import served
