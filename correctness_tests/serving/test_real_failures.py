@@ -15,9 +15,9 @@ from signal import SIGKILL
 
 import pytest
 
+from fixtures.deployments.command import resolve_model
 from fixtures.deployments.deployment import Deployment
 from fixtures.deployments.loading import load_box
-from fixtures.deployments.models import resolve_model
 from fixtures.deployments.stacks import stack
 from fixtures.errors import DeploymentError, ServerError
 from fixtures.records.start import StartRecord

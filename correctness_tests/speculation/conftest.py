@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from fixtures.deployments.models import resolve_model
+from fixtures.deployments.command import resolve_model
 from fixtures.errors import DeploymentError
 from fixtures.records.store import write_atomically
 from fixtures.serving.pool import ServerPool
