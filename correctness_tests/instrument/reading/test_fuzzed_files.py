@@ -52,7 +52,7 @@ from fixtures.records.start import StartRecord
 from fixtures.records.store import read_record
 from fixtures.report.page.sections import acceptance_of, latencies
 from fixtures.serving.client_results import WorkloadResult
-from fixtures.serving.pool_state import StateFile
+from fixtures.serving.pool import StateFile
 from fixtures.serving.workloads import load_workload
 from fixtures.session.recorded import Recorded, recorded_pairs
 from fixtures.speculation import matrix

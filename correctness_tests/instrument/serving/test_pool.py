@@ -200,6 +200,23 @@ def test_a_start_that_failed_is_not_tried_again_for_each_test(tmp_path: Path, po
     assert counter.read_text().split() == ["start"]
 
 
+def test_a_start_that_was_interrupted_is_made_by_the_next_who_asks(
+    tmp_path: Path, pool: Callable[..., ServerPool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers, asked = pool(), deployment(tmp_path, "normal")
+    with monkeypatch.context() as patched:
+        patched.setattr(servers, "_begin", interrupted)
+        with pytest.raises(KeyboardInterrupt), servers.use(asked):
+            pass
+    with servers.use(asked) as server:
+        server.prove_identity()
+    assert servers.starts() == {"scripted": 1}
+
+
+def interrupted(*_: object) -> Server:
+    raise KeyboardInterrupt
+
+
 def test_a_server_that_died_is_started_again(tmp_path: Path, pool: Callable[..., ServerPool]) -> None:
     servers = pool()
     asked = deployment(tmp_path, "normal")

@@ -163,7 +163,7 @@ def test_without_the_look_at_the_listener_the_leftover_would_be_taken_for_ready(
     monkeypatch.setattr("fixtures.serving.server._port", lambda name, port: leftover)
     monkeypatch.setattr("fixtures.serving.readiness._refuse_strangers", lambda *_: None)
     monkeypatch.setattr("fixtures.serving.readiness.READY_LINE", "")
-    monkeypatch.setattr("fixtures.serving.identity.listeners", lambda port, family: ({1}, set()))
+    monkeypatch.setattr("fixtures.serving.readiness.listeners", lambda port, family: ({1}, ""))
     error = refused(tmp_path, "hang", port=leftover, deadline_s=10)
     assert error.cause == Cause.WRONG_SERVER
     assert "'old'" in str(error)
