@@ -4,6 +4,7 @@ behind."""
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import subprocess
@@ -104,6 +105,19 @@ def test_a_server_starts_answers_for_itself_and_ends_with_its_family(tmp_path: P
         assert len(members) == 4
         assert Server.from_json(server.to_json()) == server
     assert gone(members, 0.5)
+
+
+def test_a_server_has_the_variables_of_its_run_first(tmp_path: Path) -> None:
+    """setproctitle, which names SGLang's processes, finds the command line by where the first variable lies: none that
+    the suite adds, of which torch sets one anew."""
+    server = running(tmp_path)
+    try:
+        block = Path(f"/proc/{server.guarded.process.pid}/environ").read_text()
+        own = [key for key in os.environ if not key.startswith(("PYTEST_", "COV_"))]
+        assert block.partition("=")[0] == own[0]
+        assert "TORCHINDUCTOR_CACHE_DIR=" in block
+    finally:
+        server.stop()
 
 
 def test_a_process_that_exits_fails_the_start_at_once_with_its_exception(tmp_path: Path) -> None:
