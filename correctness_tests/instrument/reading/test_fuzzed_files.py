@@ -19,6 +19,7 @@ from typing import Any
 
 import capability_gates
 import pytest
+import request_matrix as matrix
 from damage import damaged_json, damaged_lines, literals, numbers, steps
 from hypothesis import HealthCheck, given, settings
 from reading_cases import (
@@ -57,7 +58,6 @@ from fixtures.serving.processes import ProcessId
 from fixtures.serving.running import Server
 from fixtures.serving.workloads import load_workload
 from fixtures.session.recorded import Recorded, recorded_pairs
-from fixtures.speculation import matrix
 from fixtures.speculation.vocabulary import Vocabulary
 
 FILES = int(os.environ.get("FUZZED_FILES", "120"))
