@@ -19,7 +19,7 @@ from fixtures.campaign.prediction import prediction
 from fixtures.campaign.steps import step_times
 from fixtures.campaign.trial import arm_outcome
 from fixtures.deployments import Deployment, load_box, resolve_model
-from fixtures.deployments.activity import activities
+from fixtures.deployments.effective import activities
 from fixtures.deployments.stacks import stack
 from fixtures.errors import DeploymentError
 from fixtures.gate.spec import Judgement

@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 from fixtures.campaign.outcomes import ORDER, Change, Outcome, compare, outcome_of
-from fixtures.deployments.activity import activities, is_active
 from fixtures.deployments.deployment import Evidence
+from fixtures.deployments.effective import activities, is_active
 from fixtures.errors import MeasurementFailed
 from fixtures.serving.failure import Cause
 
