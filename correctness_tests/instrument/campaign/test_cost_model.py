@@ -30,7 +30,7 @@ from fixtures.campaign.model.hypotheses import (
     two_regimes,
 )
 from fixtures.campaign.model.projection import requirement
-from fixtures.campaign.plan_model import inverse_table, reproduction_table
+from fixtures.campaign.plan_text import inverse_table, reproduction_table
 
 seconds = st.floats(1e-6, 1.0)
 latencies = st.floats(1e-6, 1e-2)
