@@ -15,8 +15,7 @@ import pytest
 from fixtures.campaign.approach import RATE
 from fixtures.campaign.arms import Arm
 from fixtures.campaign.outcomes import Outcome
-from fixtures.campaign.prediction import prediction
-from fixtures.campaign.steps import step_times
+from fixtures.campaign.steps import prediction, step_times
 from fixtures.campaign.trial import arm_outcome
 from fixtures.deployments import Deployment, load_box, resolve_model
 from fixtures.deployments.activity import activities

@@ -7,8 +7,7 @@ from campaign_cases import write_starts
 from test_measured import plain, speculative
 
 from fixtures.campaign.causal import causal_lines
-from fixtures.campaign.prediction import predictions
-from fixtures.campaign.steps import step_times
+from fixtures.campaign.steps import predictions, step_times
 from fixtures.deployments import load_box
 from fixtures.records.start import StartRecord
 from fixtures.records.store import read_records
