@@ -162,8 +162,8 @@ def test_failed_and_discarded_starts_are_no_evidence() -> None:
     discarded[0].discarded = "first start after an install"
     found = compared(89.5, extra=failed + discarded)
     new = found.new.samples["baseline_bs128", "single_stream/decode_tok_s"]
-    assert len(new.values) == 10
-    assert min(new.values) > 50
+    assert len(new.whole.values) == 10
+    assert min(new.whole.values) > 50
     assert "wrong" not in render(found)
     assert "3 starts of baseline_bs128 on cu130 were no evidence" in render(found)
 
@@ -237,7 +237,7 @@ def test_confirming_starts_are_not_pooled_with_those_they_confirm(
     found = judged([*new_starts(fresh, count, "stage2"), *new_starts(83.0, 5)])
     assert (found.verdict, said in reason(found)) == (verdict, True), reason(found)
     assert found.new is not None
-    assert (len(found.new.values), len(found.new.fresh)) == (5 + count, count)
+    assert (len(found.new.whole.values), len(found.new.fresh)) == (5 + count, count)
 
 
 def test_unchanged_stacks_raise_no_more_alarms_than_their_share() -> None:
