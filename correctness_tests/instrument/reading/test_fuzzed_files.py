@@ -19,6 +19,7 @@ from typing import Any
 
 import capability_gates
 import pytest
+import request_matrix as matrix
 from damage import damaged_json, damaged_lines, literals, numbers, steps
 from hypothesis import HealthCheck, given, settings
 from reading_cases import (
@@ -55,7 +56,6 @@ from fixtures.serving.client_results import WorkloadResult
 from fixtures.serving.pool_state import StateFile
 from fixtures.serving.workloads import load_workload
 from fixtures.session.recorded import Recorded, recorded_pairs
-from fixtures.speculation import matrix
 from fixtures.speculation.vocabulary import Vocabulary
 
 FILES = int(os.environ.get("FUZZED_FILES", "120"))
