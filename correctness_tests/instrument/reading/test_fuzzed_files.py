@@ -219,12 +219,12 @@ def test_pass_counters(folder: Path, done: list[Any]) -> None:
         assert (rank.rank, rank.pid, rank.sglang, list(rank.faults)) == tuple(
             told[key] for key in ("rank", "pid", "sglang", "faults")
         )
-        for kind, entry in zip(rank.kinds, told["passes"], strict=True):
+        for kind, entry in zip(rank.passes, told["passes"], strict=True):
             assert (kind.role, kind.mode, kind.tokens, kind.count) == tuple(
                 entry[key] for key in ("role", "mode", "tokens", "count")
             )
             assert {str(key): count for key, count in kind.bytes.items()} == entry["bytes"]
-            assert list(kind.recent) == entry["seconds"]["recent"]
+            assert list(kind.seconds.recent) == entry["seconds"]["recent"]
         read.median_seconds()
         read.all_reduce_share()
 
