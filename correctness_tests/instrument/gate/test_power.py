@@ -8,8 +8,8 @@ import pytest
 from fixtures.gate.decide import decide
 from fixtures.gate.multiplicity import paired_levels
 from fixtures.gate.paired import StartPair, decide_paired, paired_signs
-from fixtures.gate.planning import wanted_starts
-from fixtures.gate.rows import gate_rows
+from fixtures.gate.power import wanted_starts
+from fixtures.gate.rivals import gate_rows
 from fixtures.gate.spec import MetricSpec
 
 MS = MetricSpec("w/x", "timing", "lower", "ms")

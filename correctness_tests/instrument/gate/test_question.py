@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from fixtures.gate.fingerprint import differing
 from fixtures.gate.question import settled
 from fixtures.gate.spec import Judgement
-from fixtures.records.components import class_of
+from fixtures.records.components import class_of, differing
 from fixtures.records.environment import fingerprint
 
 ALARM = Judgement("w/x", "regression", "x", needs_confirmation=True, starts_wanted=5)
