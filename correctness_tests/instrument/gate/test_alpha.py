@@ -11,7 +11,7 @@ from fixtures.deployments import load_box
 from fixtures.deployments.deployment import Box
 from fixtures.errors import DeploymentError
 from fixtures.gate.decide import decide
-from fixtures.gate.multiplicity import joint_alarm, levels
+from fixtures.gate.power import joint_alarm, levels
 from fixtures.gate.question import HEADLINE, Question, budget
 from fixtures.gate.spec import MetricSpec
 from fixtures.gate.unchanged import blocked_runs, gpu_box

@@ -13,8 +13,7 @@ from fixtures.deployments import load_box, stacks
 from fixtures.deployments.command import server_environment
 from fixtures.deployments.options import PCIE_IPC_VARIABLE
 from fixtures.records import environment
-from fixtures.records.components import differing
-from fixtures.records.configuration import effective_arguments, model_digest
+from fixtures.records.components import differing, effective_arguments, model_digest
 
 
 def test_two_readings_agree():
