@@ -18,7 +18,8 @@ STEPS = {
     ),
     "fixtures/records/measure.py": (
         '        "itl_ms": ',
-        '        "ttlt_ms": (_percentile([1e3 * (each.token_times_s[-1] - each.sent_s) for each in requests], 50), count),\n'
+        '        "ttlt_ms": (_percentile([1e3 * (each.token_times_s[-1] - each.sent_s) for each in requests], 50),'
+        " count),\n"
         '        "itl_ms": ',
     ),
     "perf_tests/test_latency.py": (
