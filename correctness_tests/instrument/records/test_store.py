@@ -49,6 +49,13 @@ def test_a_missing_figure_stays_missing(tmp_path):
     assert not read_record(path).metrics[0].usable
 
 
+def test_what_could_not_be_read_back_is_not_written(tmp_path):
+    metric = Metric("ttft_ms", 5.0, "ms", "timing", "higher", "s")
+    with pytest.raises(RecordError, match="metrics/0/better = 'higher'"):
+        write_record(start(metrics=[metric]), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_records_are_read_oldest_first(tmp_path):
     write_record(start(id="b", started_at="2026-01-02T00:00:00.000Z"), tmp_path / "later")
     write_record(start(id="a", started_at="2026-01-01T00:00:00.000Z"), tmp_path)
