@@ -18,7 +18,7 @@ from request_matrix import Probe
 from situations import ending_model
 from trial import probe
 
-from fixtures.deployments.models import resolve_model
+from fixtures.deployments.command import resolve_model
 from fixtures.errors import DeploymentError
 from fixtures.records.store import write_atomically
 from fixtures.serving.pool import ServerPool

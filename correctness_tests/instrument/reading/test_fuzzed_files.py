@@ -45,7 +45,7 @@ from fixtures.deployments import load_box, stacks
 from fixtures.errors import MeasurementFailed, SuiteError
 from fixtures.gate.baselines import baseline_path, load_baseline
 from fixtures.gate.drift import points_from_folders
-from fixtures.gate.question import answer, stored
+from fixtures.gate.question import Question, stored
 from fixtures.records.correctness import read_correctness
 from fixtures.records.measure import workload_metrics
 from fixtures.records.passes import read_passes
@@ -53,7 +53,9 @@ from fixtures.records.start import StartRecord
 from fixtures.records.store import read_record
 from fixtures.report.page.sections import acceptance_of, latencies
 from fixtures.serving.client_results import WorkloadResult
-from fixtures.serving.pool_state import StateFile
+from fixtures.serving.pool import StateFile
+from fixtures.serving.processes import ProcessId
+from fixtures.serving.running import Server
 from fixtures.serving.workloads import load_workload
 from fixtures.session.recorded import Recorded, recorded_pairs
 from fixtures.speculation.vocabulary import Vocabulary
@@ -120,7 +122,7 @@ def test_a_baseline(folder: Path, done: list[Any]) -> None:
         records = [served_record(20)]
         for key, metric in read.metrics.items():
             assert (metric.unit, metric.better) == (made.metrics[key].unit, made.metrics[key].better)
-            answer(key, records, [], stored(read, key), share=0.001)
+            Question("eagle3", key, stored(read, key)).answer(records, share=0.001)
 
 
 def consumed(record: StartRecord) -> None:
@@ -133,7 +135,7 @@ def consumed(record: StartRecord) -> None:
     acceptance_of([record])
     latencies([record])
     for metric in record.metrics:
-        answer(metric.key, [record], [], stored(baseline(), metric.key), share=0.001)
+        Question("eagle3", metric.key, stored(baseline(), metric.key)).answer([record], share=0.001)
         entry = CATALOGUE[metric.name]
         assert (metric.unit, metric.better) == (entry.unit, entry.better_as(metric.kind))
 
@@ -219,12 +221,12 @@ def test_pass_counters(folder: Path, done: list[Any]) -> None:
         assert (rank.rank, rank.pid, rank.sglang, list(rank.faults)) == tuple(
             told[key] for key in ("rank", "pid", "sglang", "faults")
         )
-        for kind, entry in zip(rank.kinds, told["passes"], strict=True):
+        for kind, entry in zip(rank.passes, told["passes"], strict=True):
             assert (kind.role, kind.mode, kind.tokens, kind.count) == tuple(
                 entry[key] for key in ("role", "mode", "tokens", "count")
             )
             assert {str(key): count for key, count in kind.bytes.items()} == entry["bytes"]
-            assert list(kind.recent) == entry["seconds"]["recent"]
+            assert list(kind.seconds.recent) == entry["seconds"]["recent"]
         read.median_seconds()
         read.all_reduce_share()
 
@@ -238,16 +240,17 @@ def test_the_state_of_a_pool(folder: Path, done: list[Any]) -> None:
     def opened() -> Any:
         with StateFile(path.parent).opened() as state:
             for entry in state.entries.values():
-                entry.drop_dead_users()
-                assert entry.occupies in (True, False)
-            return asdict(state)
+                assert all(ProcessId.parse(user).alive in (True, False) for user in entry.users)
+                assert {entry.starting, entry.ready} <= {True, False}
+            return {name: vars(entry) for name, entry in state.entries.items()}
 
     read = read_or_refused(path, text, opened)
     if read is not None:
         told = said(text)
-        assert read["entries"].keys() == told["entries"].keys()
-        for name, entry in read["entries"].items():
-            assert {**entry, "users": []} == {**told["entries"][name], "users": []}
+        assert read.keys() == told["entries"].keys()
+        for name, entry in read.items():
+            server = told["entries"][name]["server"]
+            assert entry == {**told["entries"][name], "server": server and Server.from_json(server)}
 
 
 @fuzzed
