@@ -96,7 +96,7 @@ def test_a_missing_baseline_is_one_line_with_the_command_that_makes_one():
     rows = {("d", f"w/{n}"): judged(f"w/{n}", "no comparable baseline", reason="there is none") for n in range(9)}
     (line,) = [line for line in render(rows, 200, False).splitlines() if "no comparable" in line]
     command = "pytest -m perf --box=cpu --deployment=d --starts=10 --save-baseline=REASON"
-    assert line == f"  ? no comparable baseline: there is none; save a baseline: {command}"
+    assert line == f"  ? no comparable baseline: there is none (9 metrics); save a baseline: {command}"
     assert [line for line in render(rows, 60, False).splitlines() if "pytest" in line] == [f"    {command}"]
 
 
