@@ -126,3 +126,11 @@ def test_every_format_has_the_same_rows_in_the_same_order():
         assert row.change_text in on_terminal(view)
         assert row.change_text in render_page(page(view))
     assert json_lines(view).count('"verdict"') == len(order)
+
+
+def test_a_picture_says_the_figures_of_the_view():
+    """Places are rounded to be short, figures are not."""
+    view = view_from({("d", "w/rate"): judged("w/rate", "regression", 0.769)}, [])
+    (row,) = view.judged
+    assert row.change_text == "0.769 x the rate (0.7 to 0.9)"
+    assert ">0.769 x the rate<" in page(view).forest.svg
