@@ -21,11 +21,7 @@ def suite(pytestconfig: pytest.Config) -> Suite:
         environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
-            cwd=pytestconfig.rootpath,
-            env=environment | variables,
-            capture_output=True,
-            text=True,
-            timeout=240,
+            cwd=pytestconfig.rootpath, env=environment | variables, capture_output=True, text=True, timeout=240,
         )
         return done.returncode, done.stdout + done.stderr
 

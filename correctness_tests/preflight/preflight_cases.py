@@ -9,7 +9,9 @@ RELEASE = sglang_release()
 BOXES: tuple[Box, ...] = tuple(
     box for box in load_boxes() if any(stack(name).release == RELEASE for name in box.stacks)
 )
-DEPLOYMENTS: tuple[Deployment, ...] = tuple(deployment for box in BOXES for deployment in box.deployments.values())
+DEPLOYMENTS: tuple[Deployment, ...] = tuple(
+    deployment for box in BOXES for deployment in box.deployments.values()
+)
 EXPRESSIBLE: tuple[Deployment, ...] = tuple(
     deployment for deployment in DEPLOYMENTS if not not_expressible(deployment.options, RELEASE)
 )

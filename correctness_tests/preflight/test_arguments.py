@@ -109,7 +109,9 @@ def test_a_lost_argument_is_caught() -> None:
     assert any(problem.startswith("max_running_requests: ") for problem in problems)
 
 
-@pytest.mark.parametrize("misspelt", ["--max-running-request", "--max-runing-requests", "--mem-fraction-statc"])
+@pytest.mark.parametrize(
+    "misspelt", ["--max-running-request", "--max-runing-requests", "--mem-fraction-statc"]
+)
 def test_a_misspelt_flag_is_caught(misspelt: str) -> None:
     """Also one that argparse alone would take for an abbreviation."""
     with pytest.raises(DeploymentError, match=f"unrecognized arguments: {misspelt}"):

@@ -90,7 +90,9 @@ def test_a_table_that_gained_an_architecture_is_caught(name: str, tmp_path: Path
     original = locate(gate).file.read_text(encoding="utf-8")
     planted = tmp_path / gate.file
     planted.parent.mkdir(parents=True, exist_ok=True)
-    planted.write_text(original.replace("10: [", "12: [8], 10: [").replace("10: {", "12: {}, 10: {"), encoding="utf-8")
+    planted.write_text(
+        original.replace("10: [", "12: [8], 10: [").replace("10: {", "12: {}, 10: {"), encoding="utf-8"
+    )
     with pytest.raises(DeploymentError, match=r"12.* where \[9, 10\] was expected"):
         locate(gate, tmp_path)
 

@@ -71,11 +71,8 @@ def test_a_gpu_is_served_by_sglangs_own_platform(named: str, found: str) -> None
     """SGLang takes an installed platform that answers without being named; that of `fixtures/sglang_cpu` must not."""
     environment = {key: value for key, value in os.environ.items() if key != "SGLANG_PLATFORM"}
     done = subprocess.run(
-        [sys.executable, "-c", PLATFORM],
-        env=environment | ({"SGLANG_PLATFORM": named} if named else {}),
-        capture_output=True,
-        text=True,
-        timeout=150,
+        [sys.executable, "-c", PLATFORM], env=environment | ({"SGLANG_PLATFORM": named} if named else {}),
+        capture_output=True, text=True, timeout=150,
     )
     assert done.stdout.split()[-1:] == [found], done.stdout + done.stderr
 

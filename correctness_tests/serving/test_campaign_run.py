@@ -44,7 +44,9 @@ def box(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def baselines(tmp_path: Path) -> Path:
-    metric = BaselineMetric(RATE, "decode_tok_s", "single_stream", "tok/s", "reported", "higher", reported=(SLOW,))
+    metric = BaselineMetric(
+        RATE, "decode_tok_s", "single_stream", "tok/s", "reported", "higher", reported=(SLOW,)
+    )
     folder = tmp_path / "baselines"
     told = Baseline(
         box_of(), STACK, "baseline", "reported", "a rate to beat", "2026-07-01T00:00:00Z", metrics={RATE: metric}
@@ -64,18 +66,8 @@ def test_an_approach_on_real_servers(
 ) -> None:
     results = tmp_path / "results"
     command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-m",
-        "perf",
-        "-p",
-        "no:cacheprovider",
-        *RUNS[fault],
-        f"--box={box}",
-        "--deployment=eagle3",
-        "--workload=single_stream",
-        f"--results={results}",
+        sys.executable, "-m", "pytest", "-m", "perf", "-p", "no:cacheprovider", *RUNS[fault],
+        f"--box={box}", "--deployment=eagle3", "--workload=single_stream", f"--results={results}",
         f"--baselines={baselines}",
     ]
     kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}

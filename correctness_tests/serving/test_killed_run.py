@@ -43,28 +43,14 @@ def wait_for(what: str, happened, deadline_s: float) -> None:
 @pytest.mark.timeout(900)
 def test_a_killed_run_leaves_no_server_and_whole_records(tmp_path, pytestconfig):
     command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-m",
-        "perf",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--box=cpu",
-        "--deployment=baseline",
-        "--workload=single_stream",
-        "--starts=3",
-        f"--baselines={tmp_path / 'none'}",
+        sys.executable, "-m", "pytest", "-m", "perf", "-q", "-p", "no:cacheprovider", "--box=cpu",
+        "--deployment=baseline", "--workload=single_stream", "--starts=3", f"--baselines={tmp_path / 'none'}",
     ]
     for attempt in (1, 2):
         results = tmp_path / f"results{attempt}"
         run = subprocess.Popen(
-            [*command, f"--results={results}"],
-            cwd=pytestconfig.rootpath,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
+            [*command, f"--results={results}"], cwd=pytestconfig.rootpath, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, start_new_session=True,
         )
         try:
             # The first start is finished and the second server is up: then the run dies without a word.

@@ -44,27 +44,11 @@ def box(tmp_path: Path) -> Path:
 @pytest.mark.timeout(5400)
 def test_a_planted_slowdown_is_a_regression_and_an_unchanged_pair_is_not(box, tmp_path, pytestconfig, capsys):
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-m",
-            "perf",
-            "-p",
-            "no:cacheprovider",
-            f"--box={box}",
-            "perf_tests/test_against.py::test_decode_rate_against",
-            "--deployment=slow,same",
-            "--workload=single_stream",
-            "--against=baseline",
-            f"--starts={START_PAIRS}",
-            f"--results={tmp_path / 'results'}",
-            f"--junit-xml={tmp_path / 'junit.xml'}",
-        ],
-        cwd=pytestconfig.rootpath,
-        capture_output=True,
-        text=True,
-        timeout=5300,
+        [sys.executable, "-m", "pytest", "-m", "perf", "-p", "no:cacheprovider", f"--box={box}",
+         "perf_tests/test_against.py::test_decode_rate_against",
+         "--deployment=slow,same", "--workload=single_stream", "--against=baseline", f"--starts={START_PAIRS}",
+         f"--results={tmp_path / 'results'}", f"--junit-xml={tmp_path / 'junit.xml'}"],
+        cwd=pytestconfig.rootpath, capture_output=True, text=True, timeout=5300,
     )
     with capsys.disabled():
         print("\n" + "\n".join(line for line in done.stdout.splitlines() if "start pairs" in line))

@@ -49,11 +49,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 GROUPS = (
-    "speculation",
-    "speculation",
-    "speculation-faults",
-    "speculation-others",
-    "speculation-others",
+    "speculation", "speculation", "speculation-faults", "speculation-others", "speculation-others",
     "speculation-others",
 )
 """By server. Any worker uses the judge; one that has a server to itself may switch its faults and flush its cache."""
@@ -66,16 +62,13 @@ def _server_of(item: pytest.Item) -> int:
         case "test_a_planted_fault_is_caught":
             return 1 if given["planted"].at_start else 2  # the first of them still needs the one without a fault
         case (
-            "test_decaying_drafts_are_caught"
-            | "test_a_fault_of_sampled_verify_is_caught"
+            "test_decaying_drafts_are_caught" | "test_a_fault_of_sampled_verify_is_caught"
             | "test_a_fault_of_one_situation_is_caught"
         ):
             return 2
         case (
-            "test_prompts_beyond_the_prefill_chunk"
-            | "test_an_end_of_sequence_inside_an_accepted_run"
-            | "test_requests_that_a_full_cache_throws_out"
-            | "test_a_fault_of_ends_and_a_full_cache_is_caught"
+            "test_prompts_beyond_the_prefill_chunk" | "test_an_end_of_sequence_inside_an_accepted_run"
+            | "test_requests_that_a_full_cache_throws_out" | "test_a_fault_of_ends_and_a_full_cache_is_caught"
         ):
             return 3
         case "test_a_fault_of_an_all_reduce_is_caught":
@@ -138,7 +131,9 @@ def noise_of(run: Run, server_pool: ServerPool, prompts: list[tuple[int, ...]]) 
 
 
 @pytest.fixture(scope="session")
-def probes_of(prompts: list[tuple[int, ...]], pair: served.Pair) -> Callable[[Server], list[Probe]]:
+def probes_of(
+    prompts: list[tuple[int, ...]], pair: served.Pair
+) -> Callable[[Server], list[Probe]]:
     """A server's own unconstrained answers to the first prompts, which most requests of the matrix are made of; asked
     once."""
     known: dict[str, list[Probe]] = {}

@@ -74,11 +74,8 @@ def test_a_replay_names_the_last_id_of_the_vocabulary(checker: Checker, prompts:
     last = checker.vocabulary.size - 1
     ids = [*prompts[0], last]
     body = {
-        "input_ids": ids,
-        "sampling_params": {"max_new_tokens": 0, "temperature": 0},
-        "return_logprob": True,
-        "logprob_start_len": 0,
-        "token_ids_logprob": [last],
+        "input_ids": ids, "sampling_params": {"max_new_tokens": 0, "temperature": 0},
+        "return_logprob": True, "logprob_start_len": 0, "token_ids_logprob": [last],
     }
     connection = HTTPConnection("127.0.0.1", port, timeout=120)
     try:
@@ -153,8 +150,7 @@ def test_the_stop_that_comes_first_ends_the_answer(
     answers = [unmerged(server.url, ask, answer) for ask, answer in given]
     strict = checker.check(asks, answers).findings
     by_run = [
-        each
-        for ask, answer in zip(asks, answers, strict=True)
+        each for ask, answer in zip(asks, answers, strict=True)
         for each in judge_finish(ask, answer, eos, decode, by_run=True)
     ]
     known(ORDER, beside(strict, Symptom.FINISH, by_run))

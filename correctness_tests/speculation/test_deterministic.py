@@ -25,7 +25,9 @@ SWITCHED_OFF = (
 )
 
 
-def test_outputs_are_exactly_equal(run: Run, serve: Callable[..., Server], request: pytest.FixtureRequest) -> None:
+def test_outputs_are_exactly_equal(
+    run: Run, serve: Callable[..., Server], request: pytest.FixtureRequest
+) -> None:
     names = ("deterministic", "deterministic_eagle3")
     missing = [name for name in names if name not in run.box.deployments]
     if missing:

@@ -95,12 +95,8 @@ def examine(
     judged = [trial.checked for trial in trials]
     note(
         Row(
-            planted.fault,
-            planted.group,
-            tuple(dict.fromkeys(str(each.symptom) for each in found)),
-            max(each.worst for each in judged),
-            sum(each.regrets for each in judged),
-            acceptance(answers).length,
+            planted.fault, planted.group, tuple(dict.fromkeys(str(each.symptom) for each in found)),
+            max(each.worst for each in judged), sum(each.regrets for each in judged), acceptance(answers).length,
             alternatives.exact_share(mine, others) if pairs else None,
             alternatives.most_exact(mine, others) if pairs else None,
             alternatives.close(mine, others) if pairs and all(answer.top for answer in answers) else None,
@@ -147,11 +143,7 @@ def plain_answers(group: Group, checker: Checker) -> list[Answer]:
 
 
 def probed(
-    server: Server,
-    name: str,
-    checker: Checker,
-    pair: Pair,
-    prompts: list[tuple[int, ...]],
+    server: Server, name: str, checker: Checker, pair: Pair, prompts: list[tuple[int, ...]],
     healthy: dict[str, tuple[list[Probe], Before]],
 ) -> tuple[list[Probe], Before]:
     """What the server answers without a fault."""
@@ -167,14 +159,8 @@ def probed(
 
 @pytest.mark.parametrize("planted", PLANTED, ids=str)
 def test_a_planted_fault_is_caught(
-    planted: Planted,
-    pair: Pair,
-    checker: Checker,
-    server_pool: ServerPool,
-    serve: Callable[..., Server],
-    prompts: list[tuple[int, ...]],
-    note: Note,
-    healthy: dict[str, tuple[list[Probe], Before]],
+    planted: Planted, pair: Pair, checker: Checker, server_pool: ServerPool, serve: Callable[..., Server],
+    prompts: list[tuple[int, ...]], note: Note, healthy: dict[str, tuple[list[Probe], Before]],
 ) -> None:
     if pair.speculative.box != "cpu":
         pytest.skip("the planted faults of speculation sit in the CPU platform")
@@ -192,14 +178,8 @@ def test_a_planted_fault_is_caught(
 
 @pytest.mark.parametrize("planted", PLANTED_CONTEXTS, ids=str)
 def test_a_fault_of_one_situation_is_caught(
-    planted: Planted,
-    pair: Pair,
-    checker: Checker,
-    server_pool: ServerPool,
-    serve: Callable[..., Server],
-    prompts: list[tuple[int, ...]],
-    note: Note,
-    healthy: dict[str, tuple[list[Probe], Before]],
+    planted: Planted, pair: Pair, checker: Checker, server_pool: ServerPool, serve: Callable[..., Server],
+    prompts: list[tuple[int, ...]], note: Note, healthy: dict[str, tuple[list[Probe], Before]],
 ) -> None:
     if pair.speculative.box != "cpu":
         pytest.skip("the planted faults of speculation sit in the CPU platform")
@@ -210,11 +190,7 @@ def test_a_fault_of_one_situation_is_caught(
 
 @pytest.mark.parametrize("planted", PLANTED_TIGHT, ids=str)
 def test_a_fault_of_ends_and_a_full_cache_is_caught(
-    planted: Planted,
-    tight: Any,
-    pair: Pair,
-    prompts: list[tuple[int, ...]],
-    note: Note,
+    planted: Planted, tight: Any, pair: Pair, prompts: list[tuple[int, ...]], note: Note,
     healthy: dict[str, tuple[list[Probe], Before]],
 ) -> None:
     if pair.speculative.box != "cpu":
@@ -231,15 +207,8 @@ def test_a_fault_of_ends_and_a_full_cache_is_caught(
 
 @pytest.mark.parametrize("planted", PLANTED_TENSOR_PARALLEL, ids=str)
 def test_a_fault_of_an_all_reduce_is_caught(
-    planted: Planted,
-    run: Run,
-    pair: Pair,
-    checker: Checker,
-    server_pool: ServerPool,
-    serve: Callable[..., Server],
-    prompts: list[tuple[int, ...]],
-    note: Note,
-    healthy: dict[str, tuple[list[Probe], Before]],
+    planted: Planted, run: Run, pair: Pair, checker: Checker, server_pool: ServerPool, serve: Callable[..., Server],
+    prompts: list[tuple[int, ...]], note: Note, healthy: dict[str, tuple[list[Probe], Before]],
 ) -> None:
     if "tp2_eagle3" not in run.box.deployments:
         pytest.skip(f"box {run.box.name} has no deployment tp2_eagle3")
@@ -250,14 +219,8 @@ def test_a_fault_of_an_all_reduce_is_caught(
 
 
 def switched(
-    planted: Planted,
-    server: Server,
-    switch: Path,
-    checker: Checker,
-    pair: Pair,
-    prompts: list[tuple[int, ...]],
-    note: Note,
-    healthy: dict[str, tuple[list[Probe], Before]],
+    planted: Planted, server: Server, switch: Path, checker: Checker, pair: Pair, prompts: list[tuple[int, ...]],
+    note: Note, healthy: dict[str, tuple[list[Probe], Before]],
 ) -> None:
     switch_to(switch, "")
     server.flush_cache()
@@ -271,7 +234,9 @@ def switched(
         server.flush_cache()
 
 
-def caught(planted: Planted, server: Server, checker: Checker, probes: list[Probe], before: Before, note: Note) -> None:
+def caught(
+    planted: Planted, server: Server, checker: Checker, probes: list[Probe], before: Before, note: Note
+) -> None:
     _, found = examine(planted, server, checker, probes, before, note)
     matching = [each for each in found if each.symptom in planted.symptoms]
     assert planted.fault.partition(":")[0] in {name.partition(":")[0] for name in server.faults}, "not planted"
@@ -281,13 +246,8 @@ def caught(planted: Planted, server: Server, checker: Checker, probes: list[Prob
 
 @pytest.mark.parametrize("planted", PLANTED_SAMPLING, ids=str)
 def test_a_fault_of_sampled_verify_is_caught(
-    planted: Planted,
-    pair: Pair,
-    checker: Checker,
-    server_pool: ServerPool,
-    serve: Callable[..., Server],
-    prompts: list[tuple[int, ...]],
-    note: Note,
+    planted: Planted, pair: Pair, checker: Checker, server_pool: ServerPool, serve: Callable[..., Server],
+    prompts: list[tuple[int, ...]], note: Note,
 ) -> None:
     """The same draws as `test_sampled`, fewer of them; without the fault they agree."""
     if pair.speculative.box != "cpu":
@@ -309,13 +269,8 @@ def test_a_fault_of_sampled_verify_is_caught(
 
 @pytest.mark.parametrize("fault", list(DECAYS))
 def test_decaying_drafts_are_caught(
-    fault: str,
-    pair: Pair,
-    checker: Checker,
-    server_pool: ServerPool,
-    serve: Callable[..., Server],
-    prompts: list[tuple[int, ...]],
-    note: Note,
+    fault: str, pair: Pair, checker: Checker, server_pool: ServerPool, serve: Callable[..., Server],
+    prompts: list[tuple[int, ...]], note: Note,
 ) -> None:
     """Right outputs from drafts that get worse, bit by bit or at once, in the middle of a long run."""
     if pair.speculative.box != "cpu":

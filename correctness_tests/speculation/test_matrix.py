@@ -47,11 +47,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def test_matrix(
-    deployment: str,
-    kind: str,
-    run: Run,
-    serve: Callable[..., Server],
-    checker: Checker,
+    deployment: str, kind: str, run: Run, serve: Callable[..., Server], checker: Checker,
     probes_of: Callable[[Server], list[Probe]],
 ) -> None:
     asked = run.box.deployment(deployment)
@@ -69,7 +65,9 @@ def test_matrix(
         print(f"{line}; {acceptance(trial.answers)}" if speculative else line)
     found = [finding for trial in trials for finding in trial.checked.findings]
     if speculative and kind in ("plain", "plain_long", "batches"):
-        found += [each for t in trials for each in judge_acceptance(t.group.name, t.answers, LEAST_ACCEPT_LENGTH)]
+        found += [
+            each for t in trials for each in judge_acceptance(t.group.name, t.answers, LEAST_ACCEPT_LENGTH)
+        ]
     if speculative:
         # However many run beside it, a prompt is drafted for as it was when the server was first asked.
         found += [each for t in trials for each in judge_history(t.group.name, t.group.asks, t.answers, probes)]

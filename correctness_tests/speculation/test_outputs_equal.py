@@ -14,7 +14,9 @@ from fixtures.speculation.check import Checker
 from fixtures.speculation.serve import ask_all
 from fixtures.speculation.served import Pair
 
-pytestmark = [pytest.mark.live, pytest.mark.correctness, pytest.mark.timeout(3600)]
+pytestmark = [
+    pytest.mark.live, pytest.mark.correctness, pytest.mark.timeout(3600)
+]
 
 FLOORS = {"cpu": 2.5}
 """Least accept length by box; another box only has to accept drafts at all until its baseline says more."""

@@ -51,9 +51,7 @@ def test_no_alarm_on_a_right_server(
 
 
 def test_acceptance_does_not_decay_over_a_long_run(
-    pair: Pair,
-    serve: Callable[..., Server],
-    prompts: list[tuple[int, ...]],
+    pair: Pair, serve: Callable[..., Server], prompts: list[tuple[int, ...]],
     probes_of: Callable[[Server], list[Probe]],
 ) -> None:
     """Neither within the run, nor against what the server reached when it was first asked, however long ago."""

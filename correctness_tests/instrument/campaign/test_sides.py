@@ -54,6 +54,7 @@ def compared(old: RecordedSide, new: RecordedSide, approaches: Mapping[str, Appr
     return compare_sides(old, new, approaches, budget({*old.samples} & {*new.samples}))
 
 
+
 def test_two_results_folders(tmp_path: Path) -> None:
     for stack in RATES:
         (tmp_path / stack).mkdir()

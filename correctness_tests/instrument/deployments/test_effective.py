@@ -146,7 +146,9 @@ class TestBehindOnesBack:
         assert contradictions([found]) == []
 
     def test_what_is_not_pinned_is_said(self, release: str) -> None:
-        options = {key: value for key, value in OPTIONS.items() if key not in ("random_seed", "memory_fraction")}
+        options = {
+            key: value for key, value in OPTIONS.items() if key not in ("random_seed", "memory_fraction")
+        }
         found = changed(release, options)
         assert str(found) == "random_seed: not pinned, SGLang chose 7 (state it)"
         assert contradictions([found]) == [found]
@@ -163,7 +165,10 @@ def test_graphs_switched_off() -> None:
 
 
 def test_a_fusion_that_switched_itself_on() -> None:
-    assert changed("0.5.23", flashinfer_allreduce_fusion_backend="trtllm").option == "flashinfer_all_reduce_fusion"
+    assert (
+        changed("0.5.23", flashinfer_allreduce_fusion_backend="trtllm").option
+        == "flashinfer_all_reduce_fusion"
+    )
     assert changed("0.5.10.post1", enable_flashinfer_allreduce_fusion=True).effective is True
 
 
@@ -180,12 +185,17 @@ def test_attention_groups_share_the_running_requests() -> None:
 def test_a_variable_is_verifiable_only_where_the_server_tells_it() -> None:
     options = OPTIONS | {"pcie_ipc_all_reduce": True}
     assert only(differences(options, INFO["0.5.23"], "0.5.23")).kind == "not verifiable"
-    states = [{"effective_max_running_requests_per_dp": 512, "env_vars": {"SGLANG_ENABLE_PCIE_IPC_ALLREDUCE": "1"}}]
+    states = [
+        {"effective_max_running_requests_per_dp": 512, "env_vars": {"SGLANG_ENABLE_PCIE_IPC_ALLREDUCE": "1"}}
+    ]
     assert differences(options, INFO["0.5.23"] | {"internal_states": states}, "0.5.23") == []
 
 
 def test_a_dtype_as_torch_writes_it_is_the_same() -> None:
-    assert differences(OPTIONS | {"dtype": "bfloat16"}, INFO["0.5.23"] | {"dtype": "torch.bfloat16"}, "0.5.23") == []
+    assert (
+        differences(OPTIONS | {"dtype": "bfloat16"}, INFO["0.5.23"] | {"dtype": "torch.bfloat16"}, "0.5.23")
+        == []
+    )
 
 
 # --- The log.
@@ -250,7 +260,9 @@ def test_one_path_of_two_that_is_not_active_spoils_the_start() -> None:
     log = "Load weight end. type=LlamaForCausalLMEagle3\nthis build has no pcie_ipc_comm; falling back\n"
     found = activities(evidence, log, "0.5.23")
     assert [each.state for each in found] == ["refused", "active"]
-    assert unproven(found) == (Activity("pcie_ipc", "refused", "this build has no pcie_ipc_comm; falling back"),)
+    assert unproven(found) == (
+        Activity("pcie_ipc", "refused", "this build has no pcie_ipc_comm; falling back"),
+    )
     assert "pcie_ipc is refused: this build" in str(found[0])
     assert activities({}, log, "0.5.23") == ()
 

@@ -100,7 +100,9 @@ def test_detection_never_raises() -> None:
 def environment(name: str) -> Installed:
     """Software exactly as the stack pins it."""
     pinned = stack(name)
-    everything: dict[str, str | None] = {key: None for each in load_stacks().values() for key in each.components}
+    everything: dict[str, str | None] = {
+        key: None for each in load_stacks().values() for key in each.components
+    }
     return Installed(everything | dict(pinned.components), pinned.torch_cuda, "3.11.9")
 
 
@@ -152,7 +154,9 @@ def test_no_sglang_at_all() -> None:
 
 
 def test_an_unknown_stack_lists_the_known() -> None:
-    with pytest.raises(DeploymentError, match=r"unknown stack 'cu13x': did you mean .*known: cpu, cu128"):
+    with pytest.raises(
+        DeploymentError, match=r"unknown stack 'cu13x': did you mean .*known: cpu, cu128"
+    ):
         stack("cu13x")
 
 

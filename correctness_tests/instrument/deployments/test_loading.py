@@ -198,7 +198,9 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_syntax_error_names_the_line(write: Write) -> None:
-    assert "box.toml: not valid TOML: Invalid value (at line 12" in refusal(write, "deadline_s = 60", "deadline_s =")
+    assert "box.toml: not valid TOML: Invalid value (at line 12" in refusal(
+        write, "deadline_s = 60", "deadline_s ="
+    )
 
 
 CASES = [
@@ -240,7 +242,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("old", "new", "line"), CASES, ids=[new or f"no {old}" for old, new, _ in CASES])
-def test_a_bad_file_is_one_line_with_file_key_value_and_fix(write: Write, old: str, new: str, line: str) -> None:
+def test_a_bad_file_is_one_line_with_file_key_value_and_fix(
+    write: Write, old: str, new: str, line: str
+) -> None:
     message = refusal(write, old, new)
     assert re.search(line, message), message
 

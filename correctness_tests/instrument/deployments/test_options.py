@@ -95,7 +95,9 @@ def test_what_cannot_be_expressed_is_one_line(options: dict[str, Value], release
 
 def test_a_flag_that_exists_but_does_nothing_is_not_used() -> None:
     """0.5.21 would take the variable without a word and all-reduce over NCCL."""
-    assert list(not_expressible({"pcie_ipc_all_reduce": True, "mscclpp": True}, "0.5.21")) == ["pcie_ipc_all_reduce"]
+    assert list(not_expressible({"pcie_ipc_all_reduce": True, "mscclpp": True}, "0.5.21")) == [
+        "pcie_ipc_all_reduce"
+    ]
 
 
 def test_every_deployment_renders_for_the_newest_release() -> None:

@@ -358,13 +358,8 @@ def test_a_gate_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     path = tmp_path / "gates.toml"
     monkeypatch.setattr(capability_gates, "FILE", path)
     read = capability_gates._document.__wrapped__
-    refused(
-        path,
-        f"[one]\n{table}\n",
-        lambda: [capability_gates.Gate("n", **each) for each in read().values()],
-        told,
-        kind=DeploymentError,
-    )
+    refused(path, f"[one]\n{table}\n", lambda: [capability_gates.Gate("n", **each) for each in read().values()], told,
+            kind=DeploymentError)
 
 
 def test_a_goal_of_no_metric_is_refused(tmp_path: Path) -> None:

@@ -132,17 +132,8 @@ def break_text(text: str, fault: str) -> str:
         case "a workload without requests":
             data["workloads"] = {"single_stream": {}}
         case "passes of no count":
-            row = {
-                "role": "target",
-                "mode": "decode",
-                "count": 1,
-                "median_s": 0.1,
-                "all_reduces": {"many": 1},
-                "tokens": 1,
-                "total_s": 0.1,
-                "bytes": [],
-                "all_reduce_share": None,
-            }
+            row = {"role": "target", "mode": "decode", "count": 1, "median_s": 0.1, "all_reduces": {"many": 1},
+                   "tokens": 1, "total_s": 0.1, "bytes": [], "all_reduce_share": None}
             data["passes"] = {"single_stream": {"passes": [row], "sites": {}, "faults": []}}
         case "a pair without an order":
             data["pair"] = {"of": "baseline", "index": 0, "stage1": 3, "blocks": []}

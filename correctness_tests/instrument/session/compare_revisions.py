@@ -83,11 +83,7 @@ def judge(checkout: Path, folder: Path, baselines: Path | None) -> Iterator[tupl
             given.append(f"--baselines={baselines}")
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "-m", "perf", *given],
-            cwd=checkout,
-            capture_output=True,
-            text=True,
-            timeout=600,
-            env=_environment(checkout),
+            cwd=checkout, capture_output=True, text=True, timeout=600, env=_environment(checkout),
         )
         yield "", "exit code", str(done.returncode)
         for line in lines.read_text().splitlines() if lines.exists() else ():

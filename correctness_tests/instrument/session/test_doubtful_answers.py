@@ -67,6 +67,8 @@ def test_looping_answers_are_told_of_a_plain_server_too(judge_folder, tmp_path: 
 
 
 def test_useless_drafts_are_told_from_records_without_a_baseline(judge_folder, tmp_path: Path) -> None:
-    write_starts(tmp_path / "run", 3, deployment="eagle3", workloads=workloads(0), metrics=[KV, RATE, LENGTH])
+    write_starts(
+        tmp_path / "run", 3, deployment="eagle3", workloads=workloads(0), metrics=[KV, RATE, LENGTH]
+    )
     _, text = judge_folder(tmp_path / "run")
     assert "WARNING: eagle3 single_stream: the drafts are useless: accept length 1.01" in text

@@ -65,23 +65,14 @@ def measuring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_files: None
             paired, "_together", lambda plan, index, measured, show: [fill(each) for each in measured.records]
         )
         monkeypatch.setattr(
-            measurements,
-            "measure_ranks",
+            measurements, "measure_ranks",
             lambda ranks, launchers, record, results, tell: module.written(record, results, lambda: fill(record)),
         )
         plan = Plan(
-            run="r",
-            box="cpu",
-            stack="cpu",
-            results=tmp_path / "results",
-            starts=2,
-            max_minutes=None,
-            prime=False,
+            run="r", box="cpu", stack="cpu", results=tmp_path / "results", starts=2, max_minutes=None, prime=False,
             side=lambda deployment: candidate_side(deployment, stack("cpu")),
             against=lambda deployment: Side("against HEAD", deployment, "cpu", "0.5.23", ("python",)),
-            block_pairs=2,
-            room=2,
-            workloads=lambda deployment: (),
+            block_pairs=2, room=2, workloads=lambda deployment: (),
         )
         return Measurements(plan, lambda subject, step: None), begun
 

@@ -19,19 +19,9 @@ SUBJECT: Any = SimpleNamespace(name="baseline")
 
 def plan(tmp_path: Path, saving: bool) -> Plan:
     return Plan(
-        run="r",
-        box="cpu",
-        stack="cpu",
-        results=tmp_path,
-        starts=10,
-        max_minutes=None,
-        prime=False,
-        side=lambda deployment: SimpleNamespace(deployment=deployment),
-        against=lambda deployment: None,
-        block_pairs=2,
-        room=2,
-        workloads=lambda deployment: (),
-        saving=saving,
+        run="r", box="cpu", stack="cpu", results=tmp_path, starts=10, max_minutes=None, prime=False,
+        side=lambda deployment: SimpleNamespace(deployment=deployment), against=lambda deployment: None,
+        block_pairs=2, room=2, workloads=lambda deployment: (), saving=saving,
     )  # type: ignore[arg-type, return-value]
 
 
@@ -48,16 +38,8 @@ def series(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, told: list[str]) -> 
         def measure_start(subject: Any, role: Any, index: int, results: Path, tell: Any) -> StartRecord:
             moment = f"2026-01-01T00:{index:02d}:00.000Z"
             return StartRecord(
-                id=f"s{index}",
-                run="r",
-                box="cpu",
-                stack="cpu",
-                deployment="baseline",
-                role=role,
-                index=index,
-                started_at=moment,
-                finished_at=moment,
-                environment=next(environments),
+                id=f"s{index}", run="r", box="cpu", stack="cpu", deployment="baseline", role=role, index=index,
+                started_at=moment, finished_at=moment, environment=next(environments),
             )
 
         monkeypatch.setattr(measurements, "measure_start", measure_start)
@@ -81,7 +63,6 @@ def test_as_many_starts_as_asked_for(series: Any, told: list[str], saving: bool)
 
 def test_starts_of_which_no_baseline_can_be_made_end_the_series(series: Any, told: list[str]) -> None:
     """An update of the driver in the night: the starts after it would be refused, all of them."""
-
     def changed() -> Iterator[dict[str, Any]]:
         yield from [{"driver": "580"}] * 3 + [{"driver": "590"}] * 7
 

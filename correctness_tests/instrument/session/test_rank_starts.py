@@ -126,10 +126,7 @@ def write_latencies(directory, count, *, slower=1.0, role="stage1", name="s", se
         record.metrics = latency_metrics("gloo", nbytes, 2, [median] * 20)
         record.all_reduces = {
             ranks.workload("eager", nbytes): {
-                "backend": ranks.backend,
-                "world_size": ranks.world_size,
-                "bytes": nbytes,
-                "mode": "eager",
+                "backend": ranks.backend, "world_size": ranks.world_size, "bytes": nbytes, "mode": "eager",
                 "seconds": [median] * 20,
             }
         }

@@ -90,9 +90,7 @@ def test_the_same_passes_worse_fails_and_better_passes_loudly(judge_folder: Suit
     assert "token 7 is wrong" in text
     assert failures(text) == {"decode_graph_128-cu128", "custom_all_reduce-cu128"}
     assert failures(judge_folder(tmp_path, "--strict-outcomes")[1]) == {
-        "decode_graph_128-cu128",
-        "custom_all_reduce-cu128",
-        "torch_symmetric_memory-cu128",
+        "decode_graph_128-cu128", "custom_all_reduce-cu128", "torch_symmetric_memory-cu128",
     }
 
 
@@ -139,7 +137,9 @@ def test_every_approach_is_collected_on_both_stacks_without_a_gpu(suite: Suite) 
 @pytest.mark.parametrize(
     ("box", "said"), [("cpu", "those of box pcie_blackwell"), ("pcie_blackwell", "needs 8 x RTX PRO 6000 Blackwell")]
 )
-def test_where_no_approach_can_be_tried_the_reason_is_told(suite: Suite, tmp_path: Path, box: str, said: str) -> None:
+def test_where_no_approach_can_be_tried_the_reason_is_told(
+    suite: Suite, tmp_path: Path, box: str, said: str
+) -> None:
     from fixtures.deployments import load_box
     from fixtures.deployments.hardware import detect, shortfall
 

@@ -220,12 +220,10 @@ def test_only_the_recorded_workloads_are_asked_for(judge_folder, saved, tmp_path
 
 def test_records_are_judged_by_their_own_stack_wherever_that_is(suite, tmp_path):
     """On a laptop, or in the environment of the other stack, their baselines are the same."""
-
     def judge(folder, *arguments):
         given = ("-m", "perf", "--box=pcie_blackwell", f"--baselines={tmp_path / 'baselines'}")
-        return suite(
-            *given, "--deployment=baseline_bs128", "--workload=single_stream", f"--from-results={folder}", *arguments
-        )
+        return suite(*given, "--deployment=baseline_bs128", "--workload=single_stream", f"--from-results={folder}",
+                     *arguments)
 
     gpu.write_starts(tmp_path / "old", "baseline_bs128", 89.5, stack="cu128")
     code, text = judge(tmp_path / "old", "-k", "decode_rate", "--save-baseline=ten")

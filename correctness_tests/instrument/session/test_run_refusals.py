@@ -24,12 +24,8 @@ def run_suite(pytestconfig, tmp_path):
         given = any(each.startswith(("--results", "--from-results")) for each in arguments)
         results = [] if given else [f"--results={tmp_path / 'r'}"]
         return subprocess.run(
-            [*command, *results, *arguments],
-            cwd=pytestconfig.rootpath,
-            env=environment | variables,
-            capture_output=True,
-            text=True,
-            timeout=240,
+            [*command, *results, *arguments], cwd=pytestconfig.rootpath, env=environment | variables,
+            capture_output=True, text=True, timeout=240,
         )
 
     return run
@@ -69,12 +65,10 @@ CASES = {
     "a history without its page": (["--history=/tmp"], "--history: is shown on the page: give --html"),
     "baselines in a file": (["--baselines=/etc/passwd"], "--baselines /etc/passwd: is no folder"),
     "a folder for records that are there": (
-        ["--from-results=/tmp", "--results=/tmp/r"],
-        "--results /tmp/r: nothing is measured with --from-results",
+        ["--from-results=/tmp", "--results=/tmp/r"], "--results /tmp/r: nothing is measured with --from-results"
     ),
     "a time to judge in": (
-        ["--from-results=/tmp", "--max-minutes=3"],
-        "--max-minutes 3.0: nothing is measured with --from-results",
+        ["--from-results=/tmp", "--max-minutes=3"], "--max-minutes 3.0: nothing is measured with --from-results"
     ),
     "a page below a file": (["--html=/etc/passwd/x.html"], "--html /etc/passwd/x.html: /etc/passwd: Not a directory"),
     "a page where none can be": (["--html=/proc/x.html"], "--html /proc/x.html: /proc: .*that can be written"),
@@ -83,8 +77,7 @@ CASES = {
     "results in the way": (["--results=/proc/version/x"], "/proc/version/x.*give a writable folder"),
     "against nothing": (["--against=nope"], "--against 'nope' is no deployment of this box, no stack"),
     "model not named": (
-        ["--box=pcie_blackwell", "--deployment=baseline_bs128"],
-        "KIMI_K25_MODEL is not set; export KIMI_K25_MODEL=",
+        ["--box=pcie_blackwell", "--deployment=baseline_bs128"], "KIMI_K25_MODEL is not set; export KIMI_K25_MODEL="
     ),
 }
 
@@ -101,12 +94,10 @@ BOX_FAULTS = {
     "unknown stack": (lambda text: text.replace('["cpu"]', '["cpuu"]'), r"cpu\.toml:3: stacks: unknown stack 'cpuu'"),
     "wrong type": (lambda text: text.replace("max_running_requests = 48", 'max_running_requests = "48"'), "48"),
     "missing model path": (
-        lambda text: text.replace('model = "tiny_pair:target"', 'model = "/nonexistent/model"'),
-        "/nonexistent/model",
+        lambda text: text.replace('model = "tiny_pair:target"', 'model = "/nonexistent/model"'), "/nonexistent/model"
     ),
     "option of another release": (
-        lambda text: text.replace("sleep_on_idle = true", "sleep_on_idle = true\ngone_option = 1"),
-        "gone_option",
+        lambda text: text.replace("sleep_on_idle = true", "sleep_on_idle = true\ngone_option = 1"), "gone_option"
     ),
 }
 
@@ -133,17 +124,9 @@ def test_a_bad_baseline_is_told_before_anything_is_measured(run_suite, tmp_path,
     metric = {"name": "decode_tok_s", "workload": "single_stream", "unit": "tok/s"}
     metric |= {"kind": "timing", "better": "higher"}
     data = {
-        "schema": "baseline/1",
-        "box": "cpu",
-        "stack": "cpu",
-        "deployment": "baseline",
-        "provenance": "measured",
-        "reason": "test",
-        "saved_at": "2026-01-01T00:00:00Z",
-        "environment": {"machine": "x"},
-        "configuration": {},
-        "workloads": {},
-        "starts": ["a", "b"],
+        "schema": "baseline/1", "box": "cpu", "stack": "cpu", "deployment": "baseline", "provenance": "measured",
+        "reason": "test", "saved_at": "2026-01-01T00:00:00Z", "environment": {"machine": "x"}, "configuration": {},
+        "workloads": {}, "starts": ["a", "b"],
         "metrics": {"single_stream/decode_tok_s": metric | {"starts": [150.0, 151.0]}},
     }
     path = tmp_path / "baselines" / "cpu" / "cpu" / "baseline.json"

@@ -72,9 +72,8 @@ def test_nothing_is_measured_by_workers(ask, tmp_path, arguments):
 def test_a_perf_test_that_stands_elsewhere_fails_in_a_worker(suite, pytestconfig, tmp_path):
     """The controller knows tests by their place alone; the mark holds wherever they stand."""
     (tmp_path / "test_elsewhere.py").write_text("import pytest\n\n@pytest.mark.perf\ndef test_speed():\n    pass\n")
-    code, text = suite(
-        str(tmp_path), "-n1", f"--rootdir={pytestconfig.rootpath}", "-c", "pyproject.toml", "-p", "fixtures.plugin"
-    )
+    code, text = suite(str(tmp_path), "-n1", f"--rootdir={pytestconfig.rootpath}", "-c", "pyproject.toml",
+                       "-p", "fixtures.plugin")
     assert code == pytest.ExitCode.TESTS_FAILED, text
     assert WORKERS in text
 

@@ -95,12 +95,8 @@ def test_sums_then_outputs_then_speed(bench: Bench, tmp_path: Path) -> None:
     (question,) = asked("pcie_ipc")
     found = Campaign(bench, [question]).try_approach(question)  # type: ignore[arg-type]
     assert bench.steps == [
-        "sum pcie_ipc",
-        "ask pcie_ipc",
-        "judge pcie_ipc by baseline_bs128",
-        "measure pcie_ipc",
-        "measure baseline_bs128",
-        "confirm pcie_ipc",
+        "sum pcie_ipc", "ask pcie_ipc", "judge pcie_ipc by baseline_bs128",
+        "measure pcie_ipc", "measure baseline_bs128", "confirm pcie_ipc",
     ]
     assert found.comparison is not None
     assert found.comparison.now is Outcome.IMPROVES
@@ -191,18 +187,9 @@ def measuring(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(measurements, "measure_start", measure_start)
     monkeypatch.setattr(module, "ask", ask)
     plan = Plan(
-        run="r",
-        box=BOX,
-        stack="cu130",
-        results=tmp_path,
-        starts=STARTS,
-        max_minutes=None,
-        prime=False,
-        side=lambda deployment: SimpleNamespace(deployment=deployment),
-        against=lambda deployment: None,
-        block_pairs=2,
-        room=1,
-        workloads=lambda deployment: (),
+        run="r", box=BOX, stack="cu130", results=tmp_path, starts=STARTS, max_minutes=None, prime=False,
+        side=lambda deployment: SimpleNamespace(deployment=deployment), against=lambda deployment: None,
+        block_pairs=2, room=1, workloads=lambda deployment: (),
     )  # type: ignore[arg-type]
     bench.source = Measurements(plan, bench.show)  # type: ignore[assignment]
     return bench
@@ -228,10 +215,7 @@ def test_alone_an_approach_answers_before_it_is_measured(measuring: Bench) -> No
     campaign.ask_first()
     campaign.try_approach(question)
     assert measuring.steps[:4] == [
-        "sum pcie_ipc",
-        "ask pcie_ipc",
-        "judge pcie_ipc by baseline_bs128",
-        "measure pcie_ipc 0",
+        "sum pcie_ipc", "ask pcie_ipc", "judge pcie_ipc by baseline_bs128", "measure pcie_ipc 0"
     ]
     assert "ask the measured pcie_ipc" not in measuring.steps
 
@@ -248,7 +232,9 @@ def test_a_server_that_failed_is_not_started_once_more_to_be_asked(measuring: Be
     assert found.comparison.now is Outcome.CRASHES
 
 
-def test_when_the_time_is_up_no_server_starts_for_outputs(measuring: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_the_time_is_up_no_server_starts_for_outputs(
+    measuring: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(measuring.source, "time_left", lambda: False)
     (question,) = asked("pcie_ipc")
     found = Campaign(measuring, [question]).try_approach(question)  # type: ignore[arg-type]

@@ -58,39 +58,19 @@ class Server:
         self._counts[mode] = self._counts.get(mode, 0) + 10
         seconds = {"count": 0, "total": 0.0, "recent": []}
         kinds = [
-            {
-                "role": "target",
-                "mode": name,
-                "tokens": 1,
-                "count": count,
-                "replays": 0,
-                "seconds": seconds,
-                "all_reduces": {},
-                "bytes": {},
-                "sites": {},
-                "all_reduce_seconds": {"passes": 0, "pass_total": 0.0, "total": 0.0},
-            }
+            {"role": "target", "mode": name, "tokens": 1, "count": count, "replays": 0, "seconds": seconds,
+             "all_reduces": {}, "bytes": {}, "sites": {},
+             "all_reduce_seconds": {"passes": 0, "pass_total": 0.0, "total": 0.0}}
             for name, count in self._counts.items()
         ]
-        counters = {
-            "schema": "sglang-passes/1",
-            "rank": 0,
-            "world_size": 1,
-            "pid": 1,
-            "sglang": "0.5.23",
-            "device": "cpu",
-            "faults": [],
-            "passes": kinds,
-        }
+        counters = {"schema": "sglang-passes/1", "rank": 0, "world_size": 1, "pid": 1, "sglang": "0.5.23",
+                    "device": "cpu", "faults": [], "passes": kinds}
         (self.passes_dir / "rank0.json").write_text(json.dumps(counters))
         times = tuple(0.1 + (0 if bunched else 0.02) * index for index in range(11))
         passes = 4 if self._mode == "target_verify" else None
         return WorkloadResult(
-            workload.name,
-            workload.concurrency,
-            tuple(RequestResult("p", 20, 11, 0, 0.0, times, "length", verify_passes=passes) for _ in range(2)),
-            1.0,
-            0,
+            workload.name, workload.concurrency,
+            tuple(RequestResult("p", 20, 11, 0, 0.0, times, "length", verify_passes=passes) for _ in range(2)), 1.0, 0,
         )
 
 
@@ -199,17 +179,8 @@ def measuring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(measurements, "measure_start", measure_start)
         monkeypatch.setattr(measurements, "measure_pair", measure_one)
         plan = Plan(
-            run="r",
-            box="cpu",
-            stack="cpu",
-            results=tmp_path,
-            starts=2,
-            max_minutes=None,
-            prime=prime,
-            side=lambda deployment: candidate_side(deployment, stack("cpu")),
-            against=against,
-            block_pairs=2,
-            room=1,
+            run="r", box="cpu", stack="cpu", results=tmp_path, starts=2, max_minutes=None, prime=prime,
+            side=lambda deployment: candidate_side(deployment, stack("cpu")), against=against, block_pairs=2, room=1,
             workloads=lambda deployment: WORKLOADS,
         )
         return Measurements(plan, lambda subject, step: None), begun
@@ -221,7 +192,9 @@ def record(side: Side, role: Any, index: int) -> StartRecord:
     named = f"{side.deployment.name}-{side.label}-{role}-{index}".replace(" ", "-")
     moment = "2026-01-01T00:00:00.000Z"
     why = "the first start after an install compiles kernels" if role == "prime" else None
-    return StartRecord(named, "r", "cpu", side.stack, side.deployment.name, role, index, moment, moment, discarded=why)
+    return StartRecord(
+        named, "r", "cpu", side.stack, side.deployment.name, role, index, moment, moment, discarded=why
+    )
 
 
 def test_each_side_of_a_pair_has_a_first_start_that_is_discarded(measuring: Any) -> None:
@@ -240,10 +213,7 @@ def test_the_same_deployment_of_another_stack_is_another_side(measuring: Any) ->
     source.pairs(CPU.deployment("eagle3"), 1)
     source.pairs(CPU.deployment("tp2"), 1)
     assert [each.split()[1:3] for each in begun if "prime" in each] == [
-        ["eagle3", "against"],
-        ["eagle3", "candidate"],
-        ["tp2", "against"],
-        ["tp2", "candidate"],
+        ["eagle3", "against"], ["eagle3", "candidate"], ["tp2", "against"], ["tp2", "candidate"],
     ]
 
 

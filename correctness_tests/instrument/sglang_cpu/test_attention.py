@@ -17,7 +17,9 @@ from sglang_cpu import chain, kv_slots, paged  # noqa: E402
 DIM = 8
 
 
-def paged_case(q_lens: list[int], prefixes: list[int], kv_heads: int, group: int, seed: int) -> dict[str, Any]:
+def paged_case(
+    q_lens: list[int], prefixes: list[int], kv_heads: int, group: int, seed: int
+) -> dict[str, Any]:
     """A page table with scattered slots, a cache, and the queries of one pass."""
     generator = torch.Generator().manual_seed(seed)
     lengths = [q + prefix for q, prefix in zip(q_lens, prefixes, strict=True)]
@@ -186,13 +188,8 @@ def test_slots_are_written_and_read_back_by_position(mix: list[tuple[int, int]])
             at += 1
     assert torch.equal(table, expected)
     back = kv_slots.extend_slots(
-        req_pool_indices=indices,
-        req_to_token=table,
-        start_offset=start,
-        end_offset=end,
-        batch_size=len(mix),
-        draft_token_num=0,
-        device="cpu",
+        req_pool_indices=indices, req_to_token=table, start_offset=start, end_offset=end, batch_size=len(mix),
+        draft_token_num=0, device="cpu",
     )
     assert back.tolist() == slots.tolist()
 

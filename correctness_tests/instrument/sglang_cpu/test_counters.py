@@ -70,15 +70,8 @@ def forward(counters: Recorder, all_reduces: int, tokens: int = 4, hidden: int =
 
 def document(counters: Recorder, **changes: Any) -> dict[str, Any]:
     return {
-        "schema": "sglang-passes/1",
-        "rank": 0,
-        "world_size": 1,
-        "pid": 1,
-        "sglang": "0.5.23",
-        "device": "cpu",
-        "faults": [],
-        "passes": counters.counts.to_json(),
-        **changes,
+        "schema": "sglang-passes/1", "rank": 0, "world_size": 1, "pid": 1, "sglang": "0.5.23", "device": "cpu",
+        "faults": [], "passes": counters.counts.to_json(), **changes,
     }
 
 
@@ -122,10 +115,7 @@ def test_an_all_reduce_within_a_collective_is_counted_once() -> None:
 
     def run() -> None:
         counters.run_collective(
-            "tp",
-            "fused_allreduce_rmsnorm",
-            True,
-            Tensor(8),
+            "tp", "fused_allreduce_rmsnorm", True, Tensor(8),
             lambda: counters.run_collective("tp", "all_reduce", True, Tensor(8), lambda: "sum"),
         )
 
@@ -179,7 +169,9 @@ def test_graphs_are_captured_before_the_first_pass_and_counted_in_it(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     written: list[Recorder] = []
     monkeypatch.setattr(install, "_device_name", lambda: "a GPU")
-    monkeypatch.setattr(install.Installation, "_write", lambda self, runner, device, counters: written.append(counters))
+    monkeypatch.setattr(
+        install.Installation, "_write", lambda self, runner, device, counters: written.append(counters)
+    )
     install.install_counters(tmp_path, ())
     nothing = lambda *given: None  # noqa: E731
     group, graph = SimpleNamespace(world_size=8, unique_name="tp:0"), Graph()

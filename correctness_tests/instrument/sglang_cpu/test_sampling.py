@@ -26,18 +26,10 @@ def verified(candidates: list[int], probs: Any, accept: Any, final: Any, **thres
     count = torch.empty(cases, dtype=torch.int32)
     rows = torch.arange(cases * WIDTH).view(cases, WIDTH)
     sampling.sample_chain(
-        predicts=predicts,
-        accept_index=index,
-        accept_token_num=count,
-        candidates=torch.tensor(candidates).expand(cases, WIDTH),
-        retrive_index=rows,
-        retrive_next_token=rows,
-        retrive_next_sibling=rows,
-        uniform_samples=accept,
-        uniform_samples_for_final_sampling=final,
-        target_probs=probs.expand(cases, WIDTH, VOCABULARY),
-        draft_probs=torch.zeros(1),
-        **thresholds,
+        predicts=predicts, accept_index=index, accept_token_num=count,
+        candidates=torch.tensor(candidates).expand(cases, WIDTH), retrive_index=rows, retrive_next_token=rows,
+        retrive_next_sibling=rows, uniform_samples=accept, uniform_samples_for_final_sampling=final,
+        target_probs=probs.expand(cases, WIDTH, VOCABULARY), draft_probs=torch.zeros(1), **thresholds,
     )
     kept = torch.arange(WIDTH) <= count.unsqueeze(1)
     assert torch.equal(index, torch.where(kept, rows, -1).to(torch.int32))

@@ -23,10 +23,7 @@ def test_no_text_is_no_fault() -> None:
 def test_names_arguments_and_defaults() -> None:
     faults = parse_faults("slow_pass:0.2, accept_second,drop_all_reduce:3,draft_dead")
     assert faults == (
-        Fault("slow_pass", 0.2),
-        Fault("accept_second", 1),
-        Fault("drop_all_reduce", 3),
-        Fault("draft_dead", None),
+        Fault("slow_pass", 0.2), Fault("accept_second", 1), Fault("drop_all_reduce", 3), Fault("draft_dead", None),
     )
     assert [str(fault) for fault in faults] == ["slow_pass:0.2", "accept_second:1", "drop_all_reduce:3", "draft_dead"]
 
@@ -69,7 +66,9 @@ def test_every_fault_of_the_catalog_has_an_installer() -> None:
 def test_a_fault_that_cannot_be_planted_ends_the_process(fault: str, platform: str, says: str) -> None:
     command = "from sglang_cpu.faults import active_faults; active_faults()"
     environment = {**os.environ, "SGLANG_CPU_FAULT": fault, "SGLANG_PLATFORM": platform}
-    done = subprocess.run([sys.executable, "-c", command], env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", command], env=environment, capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 2
     assert says in done.stderr
     assert done.stderr.count("\n") == 1

@@ -17,13 +17,8 @@ def answer(histogram: Sequence[int], cached: int = 0) -> Answer:
     passes = sum(histogram)
     correct = sum(count * times for count, times in enumerate(histogram))
     return Answer(
-        tokens=(1,) * (1 + passes + correct),
-        completion_tokens=1 + passes + correct,
-        cached_tokens=cached,
-        verify_passes=passes,
-        correct_drafts=correct,
-        proposed_drafts=3 * passes,
-        histogram=tuple(histogram),
+        tokens=(1,) * (1 + passes + correct), completion_tokens=1 + passes + correct, cached_tokens=cached,
+        verify_passes=passes, correct_drafts=correct, proposed_drafts=3 * passes, histogram=tuple(histogram),
     )
 
 

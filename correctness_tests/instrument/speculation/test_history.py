@@ -14,10 +14,8 @@ TOKENS = 40
 
 
 def probes(seed: int, prompts: int = 16) -> list[Probe]:
-    return [
-        Probe((number,), tuple(range(TOKENS)), (), 4, tuple(cut(random.Random(seed + number))))
-        for number in range(prompts)
-    ]
+    return [Probe((number,), tuple(range(TOKENS)), (), 4, tuple(cut(random.Random(seed + number)))) for number in
+            range(prompts)]
 
 
 def cut(draw: random.Random, dead: float = 0.0) -> list[int]:

@@ -42,7 +42,9 @@ def run(suite: Callable[..., tuple[int, str]], pytestconfig: pytest.Config, tmp_
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "two workers"])
-def test_every_planted_fault_has_its_line(workers: tuple[str, ...], run: Callable[..., str], tmp_path: Path) -> None:
+def test_every_planted_fault_has_its_line(
+    workers: tuple[str, ...], run: Callable[..., str], tmp_path: Path
+) -> None:
     planting = tmp_path / "test_planting.py"
     planting.write_text(PLANTING)
     text = run(str(planting), *workers)
@@ -69,13 +71,11 @@ def test_tests_that_switch_one_servers_faults_share_a_worker(run: Callable[..., 
     groups = dict(told)
     assert all(group.startswith("speculation") for group in groups.values()), groups
     switching = (
-        "test_a_planted_fault_is_caught",
-        "test_a_fault_of_sampled",
-        "test_a_fault_of_one_situation",
-        "test_decaying",
+        "test_a_planted_fault_is_caught", "test_a_fault_of_sampled", "test_a_fault_of_one_situation", "test_decaying",
     )
     switched = {
-        group for name, group in groups.items() if name.startswith(switching) and "aux_layers_first" not in name
+        group for name, group in groups.items()
+        if name.startswith(switching) and "aux_layers_first" not in name
     }
     parallel = {group for name, group in groups.items() if name.startswith("test_a_fault_of_an_all_reduce")}
     assert len(switched) == len(parallel) == 1

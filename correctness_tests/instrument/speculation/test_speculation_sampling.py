@@ -86,10 +86,7 @@ def test_a_wrong_verify_is_caught(fault: str) -> None:
 @pytest.mark.parametrize(
     ("sampling", "left"),
     [
-        ({}, {0, 1, 2, 3}),
-        ({"top_k": 2}, {0, 1}),
-        ({"top_p": 0.6}, {0, 1}),
-        ({"min_p": 0.3}, {0, 1}),
+        ({}, {0, 1, 2, 3}), ({"top_k": 2}, {0, 1}), ({"top_p": 0.6}, {0, 1}), ({"min_p": 0.3}, {0, 1}),
         ({"top_k": 1}, {0}),
     ],
 )
@@ -109,15 +106,9 @@ def test_tokens_that_cannot_come_are_caught_however_rare() -> None:
 @pytest.mark.parametrize(
     ("sampling", "sure", "open_yet"),
     [
-        ({}, {0, 1, 2, 3}, set()),
-        ({"top_k": 2}, {0, 1}, set()),
-        ({"top_k": 3}, {0, 1}, {2, 3}),
-        ({"top_k": 4}, {0, 1, 2, 3}, set()),
-        ({"top_p": 0.75}, {0, 1}, set()),
-        ({"top_p": 0.8}, {0, 1}, {2}),
-        ({"top_p": 0.9}, {0, 1, 2}, {3}),
-        ({"min_p": 0.3}, {0, 1}, set()),
-        ({"min_p": 0.6}, {0}, {1}),
+        ({}, {0, 1, 2, 3}, set()), ({"top_k": 2}, {0, 1}, set()), ({"top_k": 3}, {0, 1}, {2, 3}),
+        ({"top_k": 4}, {0, 1, 2, 3}, set()), ({"top_p": 0.75}, {0, 1}, set()), ({"top_p": 0.8}, {0, 1}, {2}),
+        ({"top_p": 0.9}, {0, 1, 2}, {3}), ({"min_p": 0.3}, {0, 1}, set()), ({"min_p": 0.6}, {0}, {1}),
         ({"min_p": 1.0}, {0}, set()),
     ],
 )
