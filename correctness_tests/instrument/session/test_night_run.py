@@ -1,0 +1,257 @@
+"""A night on the machine, with the starts themselves scripted: every start has its place, nothing measured is lost or
+counted twice, whatever ends it, and its records alone give the verdicts of the run."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from start_cases import ENVIRONMENT
+
+from fixtures.deployments import load_box
+from fixtures.deployments.deployment import Box
+from fixtures.errors import MeasurementFailed
+from fixtures.night.answers import apart, headline_of, judgement, placed, replayed, spec_of
+from fixtures.night.schedule import verdicts
+from fixtures.night.spec import NightSpec
+from fixtures.records.metric import Metric
+from fixtures.records.start import StartRecord, utc_now
+from fixtures.records.store import read_records, write_record
+from fixtures.session import measurements
+from fixtures.session.measurements import Measurements, Plan
+from fixtures.session.night_plan import NightRequest, control_among, spec_for
+
+BOX: Box = load_box("cpu")
+KEYS = ("single_stream/decode_tok_s", "concurrency_8/output_tok_s")
+NAMES = ("baseline", "eagle3", "tp2")
+RATES = {"baseline": 100.0, "eagle3": 160.0, "tp2": 60.0}
+
+
+def spec(results: Path, rounds: int = 8) -> NightSpec:
+    request = NightRequest(
+        BOX, "cpu", NAMES, "baseline", rounds, None, False, results,
+        {each.name: list(each.workloads) for each in BOX.deployments.values()},
+    )  # fmt: skip
+    return spec_for(request, {}, 7)
+
+
+class Scripted:
+    """The starts of a run: rates with a noise of 1 %, and what happens at which start (by its number, from 1)."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, rates: Mapping[str, float] = RATES) -> None:
+        self.rates, self.trouble = dict(rates), {}  # type: dict[str, float], dict[int, Callable[[StartRecord], None]]
+        self.made: list[StartRecord] = []
+        monkeypatch.setattr(measurements, "measure_start", self.measure_start)
+
+    def measure_start(self, subject: Any, role: Any, index: int, results: Path, tell: Any) -> StartRecord:
+        noise = random.Random(f"{subject.side.deployment.name} {index}")
+        name, at = subject.side.deployment.name, utc_now()
+        record = StartRecord(
+            id=f"{name}-{len(self.made)}-{subject.run}", run=subject.run, box="cpu", stack="cpu", deployment=name,
+            role=role, index=index, started_at=at, finished_at=at, environment=dict(ENVIRONMENT), night=subject.night,
+        )  # fmt: skip
+        rate = self.rates[name] * (1 + noise.gauss(0, 0.01))
+        for key in KEYS:
+            workload, metric = key.split("/")
+            record.metrics.append(Metric(metric, rate, "tok/s", "timing", "higher", workload, 12))
+        trouble = self.trouble.pop(subject.night.number, None)
+        if trouble is not None:
+            trouble(record)
+        self.made.append(record)
+        write_record(record, results)
+        return record
+
+
+def run(folder: Path, rounds: int = 8, resume: bool = False) -> Measurements:
+    plan = Plan(
+        run="r", box="cpu", stack="cpu", results=folder, starts=1, limit_s=None, prime=False,
+        side=lambda deployment: SimpleNamespace(deployment=deployment), against=lambda deployment: None,
+        block_pairs=2, room=2, workloads=lambda deployment: (), deployments=BOX.deployments, resume=resume,
+        night=lambda session, earlier: replayed(spec(folder, rounds), earlier, session),
+    )  # type: ignore[arg-type, return-value]
+    return Measurements(plan, lambda subject, step: None)
+
+
+def said(folder: Path) -> dict[tuple[str, str], str]:
+    records = placed(read_records(folder))
+    alone = spec_of(records, headline_of(KEYS))
+    assert alone is not None
+    return {key: each.verdict for key, each in verdicts(replayed(alone, records)).items()}
+
+
+def failing(cause: str, text: str) -> Callable[[StartRecord], None]:
+    def fail(record: StartRecord) -> None:
+        record.status = "measurement failed"
+        record.failure = {"cause": cause, "message": text, "lines": []}
+        record.metrics = []
+
+    return fail
+
+
+@pytest.fixture(autouse=True)
+def headline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fixtures.session.night_plan.headline_of", lambda keys: headline_of(KEYS))
+
+
+def test_a_night_decides_and_its_records_say_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted = Scripted(monkeypatch)
+    source = run(tmp_path)
+    starts = source.stage1(BOX.deployment("eagle3"))
+    assert source.night is not None
+    assert source.night.stop is not None
+    assert source.night.stop.kind == "done"
+    assert len(starts) < 8
+    assert {each.deployment for each in scripted.made} == {*NAMES}
+    live = {key: each.verdict for key, each in verdicts(source.night.night).items()}
+    assert said(tmp_path) == live
+    assert {live["eagle3", key] for key in KEYS} == {"improvement"}
+    assert "regression" in {live["tp2", key] for key in KEYS}
+    assert source.stage1(BOX.deployment("tp2")) == [each for each in scripted.made if each.deployment == "tp2"]
+    numbers = [each.night.number for each in scripted.made if each.night]
+    assert numbers == sorted({*numbers})
+
+
+@pytest.mark.parametrize("killed_at", range(1, 9))
+def test_a_night_that_is_interrupted_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: int) -> None:
+    """Ctrl-C at any start: what was measured counts once, and the verdicts are those of the records."""
+
+    def interrupt(record: StartRecord) -> None:
+        raise KeyboardInterrupt
+
+    scripted = Scripted(monkeypatch)
+    scripted.trouble[killed_at] = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path).stage1(BOX.deployment("eagle3"))
+    before = len(scripted.made)
+    assert before == killed_at - 1
+    if not before:
+        return
+    source = run(tmp_path, resume=True)
+    source.stage1(BOX.deployment("eagle3"))
+    records = read_records(tmp_path)
+    assert len({each.id for each in records}) == len(records) == len(scripted.made)
+    assert {each.run for each in records} == {"r", "r-2"}
+    assert len(source.all_records()) == len(records)
+    found = said(tmp_path)
+    assert {found["eagle3", key] for key in KEYS} == {"improvement"}
+    assert "regression" in {found["tp2", key] for key in KEYS}
+
+
+def test_a_failed_start_ends_its_arm_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted = Scripted(monkeypatch)
+    source = run(tmp_path)
+    first = {"tp2": False}
+
+    def break_tp2(subject: Any, *rest: Any) -> StartRecord:
+        if subject.side.deployment.name == "tp2" and not first["tp2"]:
+            first["tp2"] = True
+            scripted.trouble[subject.night.number] = failing("exception", "tp2: a tokenizer raised")
+        return scripted.measure_start(subject, *rest)
+
+    monkeypatch.setattr(measurements, "measure_start", break_tp2)
+    source.stage1(BOX.deployment("eagle3"))
+    assert {said(tmp_path)["eagle3", key] for key in KEYS} == {"improvement"}
+    assert [each.status for each in source.stage1(BOX.deployment("tp2"))] == ["measurement failed"]
+
+
+def test_a_failing_control_stops_the_night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted = Scripted(monkeypatch)
+    source = run(tmp_path)
+    scripted.trouble[1] = failing("driver too old", "baseline: the driver is too old")
+    source.stage1(BOX.deployment("eagle3"))
+    assert source.night is not None
+    assert source.night.stop is not None
+    assert source.night.stop.kind == "control failed"
+    assert len(scripted.made) == 1
+    assert "driver" in source.night.why_not("eagle3")
+
+
+def test_infrastructure_is_tried_once_more_and_voids_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted = Scripted(monkeypatch)
+    source = run(tmp_path)
+    scripted.trouble[2] = failing("port in use", "the port was taken")
+    source.stage1(BOX.deployment("eagle3"))
+    assert {said(tmp_path)["eagle3", key] for key in KEYS} == {"improvement"}
+    (failed,) = [each for each in scripted.made if each.status != "ok"]
+    assert failed not in source.stage1(BOX.deployment(failed.deployment))
+    assert failed in source.all_records()
+
+
+def test_an_exception_of_somebody_else_is_the_start_s_failure(tmp_path: Path) -> None:
+    from fixtures.session.measure_start import written
+
+    at = utc_now()
+    record = StartRecord(
+        id="baseline-x", run="r", box="cpu", stack="cpu", deployment="baseline", role="stage1", index=0,
+        started_at=at, environment=dict(ENVIRONMENT),
+    )  # fmt: skip
+
+    def raises() -> None:
+        raise TypeError("a tokenizer of somebody else")
+
+    written(record, tmp_path, raises)
+    assert record.failure is not None
+    assert record.failure["cause"] == "exception"
+    assert "TypeError: a tokenizer of somebody else" in record.failure["message"]
+    (kept,) = read_records(tmp_path)
+    assert kept.failure == record.failure
+
+
+def test_starts_of_one_stretch_have_one_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted = Scripted(monkeypatch)
+    source = run(tmp_path)
+
+    def newer(record: StartRecord) -> None:
+        record.environment["torch"] = "2.15.0"
+
+    scripted.trouble[3] = newer
+    source.stage1(BOX.deployment("eagle3"))
+    assert "torch: 2.14.1 -> 2.15.0" in (apart(source.all_records()) or "")
+
+
+def test_a_decision_as_the_gate_s_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Scripted(monkeypatch)
+    source = run(tmp_path)
+    source.stage1(BOX.deployment("eagle3"))
+    assert source.night is not None
+    records, decided = source.all_records(), verdicts(source.night.night)
+    slower = next(each for (arm, _), each in decided.items() if arm == "tp2" and each.verdict == "regression")
+    found = judgement(slower, records, "baseline")
+    assert found.blocks
+    assert found.ratio == pytest.approx(0.6, rel=0.03)
+    assert found.interval[0] < found.ratio < found.interval[1]
+    assert found.slowdown == pytest.approx(1 / 0.6 - 1, rel=0.05)
+    assert found.baseline_value == pytest.approx(100, rel=0.03)
+    assert "× baseline" in found.reason
+    known = judgement(slower, records, "baseline", "box cpu expects it to be slower")
+    assert not known.blocks
+    assert "expects it to be slower" in known.reason
+
+
+def test_what_a_run_compares_with() -> None:
+    assert control_among(BOX, {"baseline", "eagle3"}, None) == "baseline"
+    assert control_among(BOX, {"eagle3"}, None) is None
+    assert control_among(BOX, {"baseline"}, None) is None
+    assert control_among(BOX, {"eagle3"}, "tp2") == "tp2"
+    with pytest.raises(Exception, match=r"--control basline: unknown deployment.*baseline"):
+        control_among(BOX, {"eagle3"}, "basline")
+
+
+def test_the_suite_s_own_errors_keep_their_cause(tmp_path: Path) -> None:
+    from fixtures.session.measure_start import written
+
+    record = StartRecord(
+        id="baseline-y", run="r", box="cpu", stack="cpu", deployment="baseline", role="stage1", index=0,
+        started_at=utc_now(), environment=dict(ENVIRONMENT),
+    )  # fmt: skip
+
+    def raises() -> None:
+        raise MeasurementFailed("it hangs", "hang")
+
+    written(record, tmp_path, raises)
+    assert record.failure is not None
+    assert record.failure["cause"] == "hang"
