@@ -1,4 +1,5 @@
-"""What all tests share: the suite itself in a process of its own, as a user runs it."""
+"""What all tests share: the suite itself in a process of its own, as a user runs it; and the table of planted faults at
+the end of a run, whichever workers planted them."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
+from planted_table import pytest_terminal_summary  # noqa: F401
 
 Suite = Callable[..., tuple[int, str]]
 

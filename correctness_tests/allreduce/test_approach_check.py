@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from correctness_tests.allreduce import all_reduce_faults, norm_faults
 from fixtures.allreduce.ranks import RankGroup
 from fixtures.deployments import load_box
 from fixtures.session.correctness import check_all_reduce, checked_all
@@ -35,15 +36,15 @@ def test_right_sums_are_counted() -> None:
     ],
 )
 def test_a_wrong_sum_is_wrong_output(fault: str) -> None:
-    found = check_all_reduce("gloo", TWO_RANKS, fault=fault)
+    found = check_all_reduce("gloo", TWO_RANKS, fault=all_reduce_faults.planted(fault))
     assert found.wrong is not None
     assert "elements wrong" in found.wrong
     assert "\n" not in found.wrong
 
 
 def test_a_wrong_fused_norm_is_wrong_output(monkeypatch: pytest.MonkeyPatch) -> None:
-    norm = RankGroup.norm
-    monkeypatch.setattr(RankGroup, "norm", lambda *asked, **how: norm(*asked, **how, fault="norm without the residual"))
+    norm, fault = RankGroup.norm, norm_faults.planted("norm without the residual")
+    monkeypatch.setattr(RankGroup, "norm", lambda *asked, **how: norm(*asked, **how, fault=fault))
     found = check_all_reduce("one_shot", TWO_RANKS)
     assert str(found.wrong).startswith("fused norm, bf16, 1 x 7168, weights same, scale 1: norm: rank ")
 

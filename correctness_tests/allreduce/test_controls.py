@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import pytest
 from fault_table import COLUMNS, FAULT, JOIN, shares
 
+from correctness_tests.allreduce.all_reduce_faults import FAULTS, planted
 from fixtures.allreduce.backends import BACKENDS
 from fixtures.allreduce.cases import Case
-from fixtures.allreduce.faults import FAULTS
 from fixtures.allreduce.ranks import Launchers, RankGroup
 from fixtures.allreduce.results import CaseResult
 from fixtures.allreduce.series import SERIES, CaseMaker, decoding
@@ -175,7 +175,7 @@ def test_fault_is_seen(
             Case(pattern, control.dtype, NUMEL, same if control.same_data else next(calls)) for _ in range(CALLS + 1)
         ]
         # the first call has no call before it that could be stale
-        results += groups(control.backend).run(cases, fault=control.fault, together=control.together)[1:]
+        results += groups(control.backend).run(cases, fault=planted(control.fault), together=control.together)[1:]
     row = shares(results)
     record_property(FAULT, [str(control), row])
     texts = [text for result in results for text in result.failures().values()]
@@ -199,8 +199,8 @@ def test_series_shows_the_fault(
     maker = CaseMaker(group.backend, "cpu", control.ranks, calls)
     series = decoding(maker, control.calls) if control.series == "decoding" else SERIES[control.series](maker)
     row = {
-        control.series: share(group.run_series(series, fault=control.fault)),
-        "exact": share(group.run_series(SERIES["growing"](maker), fault=control.fault)),
+        control.series: share(group.run_series(series, fault=planted(control.fault))),
+        "exact": share(group.run_series(SERIES["growing"](maker), fault=planted(control.fault))),
     }
     record_property(FAULT, [str(control), row])
     assert row[control.series] > 0
@@ -218,11 +218,11 @@ def test_hang_ends_in_time_with_every_stack(
     group = start_group("gloo", RANKS)
     pids = group.pids
     with pytest.raises(RankHung, match="no answer from rank 0, 1, 2, 3 in 2 s") as caught:
-        group.run([Case("exact", "bf16", 64, next(calls))], fault="rank hangs", timeout_s=2)
+        group.run([Case("exact", "bf16", 64, next(calls))], fault=planted("rank hangs"), timeout_s=2)
     record_property(FAULT, ["rank hangs in gloo, bf16", {JOIN: 1.0}])
     assert set(caught.value.stacks) == set(range(RANKS))
     assert all("all_reduce" in stack for stack in caught.value.stacks.values()), caught.value.lines
-    assert "fault_kinds.py" in caught.value.stacks[1], "the stack of the rank that hangs names the place"
+    assert "all_reduce_fault_kinds.py" in caught.value.stacks[1], "the stack of the rank that hangs names the place"
     assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")], "ranks are left behind"
 
 

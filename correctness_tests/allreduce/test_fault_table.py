@@ -13,8 +13,8 @@ pytestmark = pytest.mark.correctness
 
 def test_summary_has_all_tables() -> None:
     wrong, right = (
-        CaseResult("one_shot", 2, Case("exact", "bf16", 8, 1), [RankReport(0, shape_error=error), RankReport(1)])
-        for error in ("gone", None)
+        CaseResult("one_shot", 2, Case("exact", "bf16", 8, 1), [RankReport(0, failures=failures), RankReport(1)])
+        for failures in ({"values": "gone"}, {})
     )
     row = shares([wrong, right])
     lines = summary(

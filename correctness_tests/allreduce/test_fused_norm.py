@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from fault_table import NORM_COLUMNS, NORM_FAULT, TIGHTNESS
 
+from correctness_tests.allreduce.norm_faults import NORM_FAULTS, planted
 from fixtures.allreduce.cases import HIDDEN
-from fixtures.allreduce.norm_faults import NORM_FAULTS
 from fixtures.allreduce.ranks import RankGroup
 from fixtures.allreduce.results import NormCase, norm_failures
 
@@ -62,7 +62,7 @@ def test_fault_is_seen(fused_group: RankGroup, calls: Iterator[int], fault: str,
     case, check = SEEN[fault]
     if case.weights == "fp32" and fused_group.backend.fp32_weights == "wrong":
         pytest.skip(f"{fused_group.backend.name} is wrong with weights in fp32 without any fault")
-    found = norm_failures(fused_group.norm(case, next(calls), fault=fault))
+    found = norm_failures(fused_group.norm(case, next(calls), fault=planted(fault)))
     row = {column: float(column in found) for column in NORM_COLUMNS}
     if fused_group.world_size == SHOWN:
         record_property(NORM_FAULT, [f"{fault} in {fused_group.backend.name}", row])

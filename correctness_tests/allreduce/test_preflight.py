@@ -6,26 +6,25 @@ import time
 
 import pytest
 
-from fixtures.allreduce import preflight as module
-from fixtures.allreduce.preflight import main, preflight
+from correctness_tests.allreduce.all_reduce_faults import planted
+from fixtures.allreduce.ranks import RankGroup, preflight
 from fixtures.allreduce.starting import RankFailed, RankHung
 from fixtures.errors import MeasurementFailed
 
 pytestmark = [pytest.mark.correctness, pytest.mark.xdist_group("allreduce-controls")]
 
 
-def test_works_here(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--device", "cpu", "--world-size", "2"]) == 0
-    assert "gloo with 2 ranks works" in capsys.readouterr().out
+def test_works_here() -> None:
+    preflight(2, "cpu")
 
 
 def test_hang_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.RankGroup, "run", _with_short_limit(module.RankGroup.run))
+    monkeypatch.setattr(RankGroup, "run", _with_short_limit(RankGroup.run))
     begin = time.monotonic()
     with pytest.raises(RankHung, match="no answer from rank 0, 1 in 2 s") as caught:
-        preflight(2, "cpu", fault="rank hangs")
+        preflight(2, "cpu", fault=planted("rank hangs"))
     assert time.monotonic() - begin < 90
-    assert any("fault_kinds.py" in line for line in caught.value.lines)
+    assert any("all_reduce_fault_kinds.py" in line for line in caught.value.lines)
 
 
 def test_ranks_that_do_not_start_in_time_are_told_as_that() -> None:
@@ -35,7 +34,7 @@ def test_ranks_that_do_not_start_in_time_are_told_as_that() -> None:
 
 def test_wrong_sum_is_a_failure() -> None:
     with pytest.raises(MeasurementFailed, match=r"gloo sums wrongly with 2 ranks: .*rank 1 is missing from the sum"):
-        preflight(2, "cpu", fault="dropped rank")
+        preflight(2, "cpu", fault=planted("dropped rank"))
 
 
 def _with_short_limit(run):

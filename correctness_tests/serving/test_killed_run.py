@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from fixtures.records.store import SUFFIX, read_records
-from fixtures.serving.identity import MARK, Mark
+from fixtures.serving.launch import MARK, Mark
 
 pytestmark = [pytest.mark.live, pytest.mark.long, pytest.mark.xdist_group("killed run")]
 

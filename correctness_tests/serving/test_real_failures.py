@@ -15,9 +15,9 @@ from signal import SIGKILL
 
 import pytest
 
+from fixtures.deployments.command import resolve_model
 from fixtures.deployments.deployment import Deployment
 from fixtures.deployments.loading import load_box
-from fixtures.deployments.models import resolve_model
 from fixtures.deployments.stacks import stack
 from fixtures.errors import DeploymentError, ServerError
 from fixtures.records.start import StartRecord
@@ -103,17 +103,14 @@ def test_a_model_without_weights(baseline: Deployment, tmp_path: Path) -> None:
 def test_a_port_that_sglang_itself_finds_taken(
     baseline: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The suite looks first; this is the race it can lose, on a port that the user fixed."""
-    monkeypatch.setattr("fixtures.serving.server._port", lambda name, port: port)
+    """The suite looks first; this is the race it can lose."""
+    monkeypatch.setattr("fixtures.serving.server.PORT_TRIES", 1)
     monkeypatch.setattr("fixtures.serving.readiness._refuse_strangers", lambda *_: None)
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
-        port = holder.getsockname()[1]
-        with (
-            pytest.raises(ServerError) as caught,
-            start_server(baseline, directory=tmp_path / "start", port=port),
-        ):
+        monkeypatch.setattr("fixtures.serving.server.free_port", lambda: holder.getsockname()[1])
+        with pytest.raises(ServerError) as caught, start_server(baseline, directory=tmp_path / "start"):
             pass
     assert caught.value.cause == Cause.PORT
 

@@ -10,23 +10,23 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import pytest
+import speculative_pair as served
 from filelock import FileLock
+from planted import with_switched
+from processed_scores import ProcessedChecker
+from request_matrix import Probe
+from situations import ending_model
+from trial import probe
 
-from fixtures.deployments.models import resolve_model
+from fixtures.deployments.command import resolve_model
 from fixtures.errors import DeploymentError
 from fixtures.records.store import write_atomically
 from fixtures.serving.pool import ServerPool
 from fixtures.serving.running import Server
 from fixtures.serving.workloads.prompts import PROMPTS, read_prompts
 from fixtures.session.run import Run
-from fixtures.speculation import served
-from fixtures.speculation.check import Checker
-from fixtures.speculation.ending_model import ending_model
-from fixtures.speculation.faults import with_switched
-from fixtures.speculation.matrix import Probe
 from fixtures.speculation.reference import Reference
 from fixtures.speculation.replay import Noise
-from fixtures.speculation.trial import probe
 from fixtures.speculation.vocabulary import Vocabulary
 
 FOLDER = Path(__file__).parent
@@ -149,7 +149,7 @@ def probes_of(
 @pytest.fixture
 def checker(
     run: Run, pair: served.Pair, server_pool: ServerPool, vocabulary: Vocabulary, noise_of: Callable[[Server], Noise]
-) -> Iterator[Checker]:
+) -> Iterator[ProcessedChecker]:
     """The judge: the plain server, with its noise, beside the server that it judges."""
     if server_pool.limits.servers < 2:
         pytest.skip(
@@ -157,7 +157,7 @@ def checker(
             "the campaign's tests (-m perf) judge one after the other"
         )
     with server_pool.use(pair.reference) as server:
-        yield Checker(Reference(server.url), noise_of(server), vocabulary)
+        yield ProcessedChecker(Reference(server.url), noise_of(server), vocabulary)
 
 
 DRAFTED = "i"
@@ -173,13 +173,14 @@ class Tight:
     """
 
     server: Server
-    checker: Checker
+    checker: ProcessedChecker
     switch: Path
 
 
 @pytest.fixture
 def tight(
-    pair: served.Pair, checker: Checker, server_pool: ServerPool, vocabulary: Vocabulary, serve: Callable[..., Server]
+    pair: served.Pair, checker: ProcessedChecker, server_pool: ServerPool, vocabulary: Vocabulary,
+    serve: Callable[..., Server],
 ) -> Tight:
     """One server for what needs another start: long prompts in chunks, ends inside accepted runs, a full cache, and the
     faults of these."""

@@ -6,14 +6,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from acceptance import judge_acceptance, judge_cache_hit
+from situations import run_full_cache
+from speculative_pair import Pair, draft_tokens
+from trial import build, probe, run_group
 
 from fixtures.serving.workloads.prompts import PROMPTS, read_prompts
-from fixtures.speculation.acceptance import judge_acceptance, judge_cache_hit
 from fixtures.speculation.answers import Ask
-from fixtures.speculation.retracted import run_full_cache
 from fixtures.speculation.serve import ask_all
-from fixtures.speculation.served import Pair, draft_tokens
-from fixtures.speculation.trial import build, probe, run_group
 
 pytestmark = [
     pytest.mark.live,

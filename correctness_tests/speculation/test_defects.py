@@ -7,21 +7,22 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from http.client import HTTPConnection
 
 import pytest
+from known_defects import beside, expected_by_run
+from processed_scores import Policy, ProcessedChecker, counts_late
+from sampled_draws import judge_draws, judge_outputs
+from speculative_pair import Pair, alone, draft_tokens
+from trial import counted_by_pass, counted_late, probe, unmerged
 
 from fixtures.serving.running import Server
 from fixtures.speculation.answers import Ask
-from fixtures.speculation.check import Checker, Policy
-from fixtures.speculation.draws import judge_draws, judge_outputs
 from fixtures.speculation.finishing import judge_finish
-from fixtures.speculation.known import beside
 from fixtures.speculation.reference import Reference
 from fixtures.speculation.replay import Symptom
 from fixtures.speculation.serve import ask_all
-from fixtures.speculation.served import Pair, alone, draft_tokens
-from fixtures.speculation.trial import counted_by_pass, counted_late, probe, unmerged
 
 pytestmark = [
     pytest.mark.live,
@@ -69,7 +70,9 @@ def known(reason: str, complaints: list[str]) -> None:
     pytest.xfail(reason)
 
 
-def test_a_replay_names_the_last_id_of_the_vocabulary(checker: Checker, prompts: list[tuple[int, ...]]) -> None:
+def test_a_replay_names_the_last_id_of_the_vocabulary(
+    checker: ProcessedChecker, prompts: list[tuple[int, ...]]
+) -> None:
     port = int(checker.reference.url.rpartition(":")[2])
     last = checker.vocabulary.size - 1
     ids = [*prompts[0], last]
@@ -92,7 +95,7 @@ def test_a_replay_names_the_last_id_of_the_vocabulary(checker: Checker, prompts:
 
 
 def test_penalties_count_every_token(
-    pair: Pair, checker: Checker, serve: Callable[..., Server], prompts: list[tuple[int, ...]]
+    pair: Pair, checker: ProcessedChecker, serve: Callable[..., Server], prompts: list[tuple[int, ...]]
 ) -> None:
     server = serve(pair.speculative)
     cap = {"max_new_tokens": 32, "ignore_eos": True, "frequency_penalty": 1.0, "presence_penalty": 1.0}
@@ -101,7 +104,7 @@ def test_penalties_count_every_token(
 
 
 def test_min_new_tokens_counts_tokens(
-    pair: Pair, checker: Checker, serve: Callable[..., Server], prompts: list[tuple[int, ...]]
+    pair: Pair, checker: ProcessedChecker, serve: Callable[..., Server], prompts: list[tuple[int, ...]]
 ) -> None:
     server = serve(pair.speculative)
     asks = []
@@ -113,17 +116,17 @@ def test_min_new_tokens_counts_tokens(
 
 
 def test_plain_decoding_counts_the_last_token(
-    pair: Pair, checker: Checker, serve: Callable[..., Server], prompts: list[tuple[int, ...]]
+    pair: Pair, checker: ProcessedChecker, serve: Callable[..., Server], prompts: list[tuple[int, ...]]
 ) -> None:
     checker = replace(checker, reference=Reference(serve(alone(pair.reference)).url))
-    if not checker.reference.counts_late():
+    if not counts_late(checker.reference):
         pytest.skip("the plain server's schedule is not overlapped")
     cap = {"max_new_tokens": 40, "ignore_eos": True, "frequency_penalty": 2.0}
     asks = [Ask(f"penalised-{number}", prompt, cap) for number, prompt in enumerate(prompts[:8])]
     known(LATE, but_for_counting(checker.reference.url, asks, checker, counted_late))
 
 
-def but_for_counting(url: str, asks: list[Ask], checker: Checker, policy: Policy) -> list[str]:
+def but_for_counting(url: str, asks: list[Ask], checker: ProcessedChecker, policy: Policy) -> list[str]:
     """What is wrong with these answers but for the tokens that `policy` counts."""
     together = 1 if policy is counted_late else 8
     given = zip(asks, ask_all(url, asks, together=together), strict=True)
@@ -133,7 +136,7 @@ def but_for_counting(url: str, asks: list[Ask], checker: Checker, policy: Policy
 
 
 def test_the_stop_that_comes_first_ends_the_answer(
-    pair: Pair, checker: Checker, serve: Callable[..., Server], prompts: list[tuple[int, ...]]
+    pair: Pair, checker: ProcessedChecker, serve: Callable[..., Server], prompts: list[tuple[int, ...]]
 ) -> None:
     server = serve(pair.speculative)
     decode, eos = checker.vocabulary.decode, checker.vocabulary.eos
@@ -151,13 +154,13 @@ def test_the_stop_that_comes_first_ends_the_answer(
     strict = checker.check(asks, answers).findings
     by_run = [
         each for ask, answer in zip(asks, answers, strict=True)
-        for each in judge_finish(ask, answer, eos, decode, by_run=True)
+        for each in judge_finish(ask, answer, eos, decode, partial(expected_by_run, ask=ask, eos=eos, decode=decode))
     ]
     known(ORDER, beside(strict, Symptom.FINISH, by_run))
 
 
 def test_min_p_cuts_what_is_sampled(
-    pair: Pair, checker: Checker, serve: Callable[..., Server], prompts: list[tuple[int, ...]]
+    pair: Pair, checker: ProcessedChecker, serve: Callable[..., Server], prompts: list[tuple[int, ...]]
 ) -> None:
     sampling = {"temperature": 1.0, "min_p": 0.3}
     server, depth = serve(pair.speculative), draft_tokens(pair.speculative)
@@ -166,7 +169,7 @@ def test_min_p_cuts_what_is_sampled(
     known(MIN_P, beside(found, Symptom.DISTRIBUTION, without))
 
 
-def test_min_p_is_no_defect_of_the_plain_server(checker: Checker, prompts: list[tuple[int, ...]]) -> None:
+def test_min_p_is_no_defect_of_the_plain_server(checker: ProcessedChecker, prompts: list[tuple[int, ...]]) -> None:
     """The same request, judged the same way."""
     sampling = {"temperature": 1.0, "min_p": 0.3}
     found, _ = judge_draws(checker.reference.url, prompts[0], sampling, checker, depth=4, samples=400)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from speculative_pair import patient
 
 from fixtures.serving.running import Server
 from fixtures.session.run import Run
 from fixtures.speculation.answers import Ask
 from fixtures.speculation.serve import ask_all
-from fixtures.speculation.served import patient
 
 pytestmark = [
     pytest.mark.live,

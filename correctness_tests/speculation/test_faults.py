@@ -7,21 +7,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import alternatives
 import pytest
-
-from fixtures.serving.pool import ServerPool
-from fixtures.serving.running import Server
-from fixtures.serving.workloads.prompts import PROMPTS as PROMPTS_DIR
-from fixtures.serving.workloads.prompts import read_prompts
-from fixtures.session.run import Run
-from fixtures.speculation import alternatives
-from fixtures.speculation.acceptance import acceptance, judge_cache_hit, judge_decay, judge_paired
-from fixtures.speculation.answers import Answer
-from fixtures.speculation.check import Checker
-from fixtures.speculation.contexts import long_answers, long_prompts
-from fixtures.speculation.draws import judge_draws
-from fixtures.speculation.fault_table import ROW, Row
-from fixtures.speculation.faults import (
+from acceptance import acceptance, judge_cache_hit, judge_decay, judge_history, judge_paired
+from long_requests import again, lengths, long_answers, long_prompts, long_run
+from planted import (
     DECAYS,
     PLANTED,
     PLANTED_CONTEXTS,
@@ -33,16 +23,23 @@ from fixtures.speculation.faults import (
     with_fault,
     with_switched,
 )
-from fixtures.speculation.history import judge_history
-from fixtures.speculation.idle import run_idle
-from fixtures.speculation.long_run import again, lengths, long_run
-from fixtures.speculation.matrix import Group, Probe
+from planted_table import ROW, Row
+from processed_scores import ProcessedChecker
+from request_matrix import Group, Probe
+from sampled_draws import judge_draws
+from situations import run_full_cache, run_idle, run_retracted
+from speculative_pair import Pair, draft_tokens
+from speculative_pair import pair as pair_of
+from trial import Trial, as_counted_by, build, probe, run_group
+
+from fixtures.serving.pool import ServerPool
+from fixtures.serving.running import Server
+from fixtures.serving.workloads.prompts import PROMPTS as PROMPTS_DIR
+from fixtures.serving.workloads.prompts import read_prompts
+from fixtures.session.run import Run
+from fixtures.speculation.answers import Answer
 from fixtures.speculation.replay import Finding, Symptom
-from fixtures.speculation.retracted import run_full_cache, run_retracted
 from fixtures.speculation.serve import ask_all
-from fixtures.speculation.served import Pair, draft_tokens
-from fixtures.speculation.served import pair as pair_of
-from fixtures.speculation.trial import Trial, as_counted_by, build, probe, run_group
 
 pytestmark = [
     pytest.mark.live,
@@ -78,7 +75,7 @@ def healthy() -> dict[str, tuple[list[Probe], Before]]:
 
 
 def examine(
-    planted: Planted, server: Server, checker: Checker, probes: list[Probe], before: Before, note: Note
+    planted: Planted, server: Server, checker: ProcessedChecker, probes: list[Probe], before: Before, note: Note
 ) -> tuple[list[Trial], list[Finding]]:
     """Run the fault's requests; all findings, and a row of the table."""
     trials = asked(planted, server, checker, probes)
@@ -105,7 +102,7 @@ def examine(
     return trials, found
 
 
-def asked(planted: Planted, server: Server, checker: Checker, probes: list[Probe]) -> list[Trial]:
+def asked(planted: Planted, server: Server, checker: ProcessedChecker, probes: list[Probe]) -> list[Trial]:
     """The requests that show the fault, as the tests of a right server ask them."""
     end = planted.end or int(server.info["max_req_input_len"])
     match planted.group:
@@ -134,7 +131,7 @@ def only(group: Group, name: str) -> Group:
 _PLAIN: dict[str, list[Answer]] = {}
 
 
-def plain_answers(group: Group, checker: Checker) -> list[Answer]:
+def plain_answers(group: Group, checker: ProcessedChecker) -> list[Answer]:
     """The plain server's own answers to the same requests, for the rules that compare texts; asked once."""
     key = repr(group.asks)
     if key not in _PLAIN:
@@ -143,7 +140,7 @@ def plain_answers(group: Group, checker: Checker) -> list[Answer]:
 
 
 def probed(
-    server: Server, name: str, checker: Checker, pair: Pair, prompts: list[tuple[int, ...]],
+    server: Server, name: str, checker: ProcessedChecker, pair: Pair, prompts: list[tuple[int, ...]],
     healthy: dict[str, tuple[list[Probe], Before]],
 ) -> tuple[list[Probe], Before]:
     """What the server answers without a fault."""
@@ -159,7 +156,7 @@ def probed(
 
 @pytest.mark.parametrize("planted", PLANTED, ids=str)
 def test_a_planted_fault_is_caught(
-    planted: Planted, pair: Pair, checker: Checker, server_pool: ServerPool, serve: Callable[..., Server],
+    planted: Planted, pair: Pair, checker: ProcessedChecker, server_pool: ServerPool, serve: Callable[..., Server],
     prompts: list[tuple[int, ...]], note: Note, healthy: dict[str, tuple[list[Probe], Before]],
 ) -> None:
     if pair.speculative.box != "cpu":
@@ -178,7 +175,7 @@ def test_a_planted_fault_is_caught(
 
 @pytest.mark.parametrize("planted", PLANTED_CONTEXTS, ids=str)
 def test_a_fault_of_one_situation_is_caught(
-    planted: Planted, pair: Pair, checker: Checker, server_pool: ServerPool, serve: Callable[..., Server],
+    planted: Planted, pair: Pair, checker: ProcessedChecker, server_pool: ServerPool, serve: Callable[..., Server],
     prompts: list[tuple[int, ...]], note: Note, healthy: dict[str, tuple[list[Probe], Before]],
 ) -> None:
     if pair.speculative.box != "cpu":
@@ -207,8 +204,9 @@ def test_a_fault_of_ends_and_a_full_cache_is_caught(
 
 @pytest.mark.parametrize("planted", PLANTED_TENSOR_PARALLEL, ids=str)
 def test_a_fault_of_an_all_reduce_is_caught(
-    planted: Planted, run: Run, pair: Pair, checker: Checker, server_pool: ServerPool, serve: Callable[..., Server],
-    prompts: list[tuple[int, ...]], note: Note, healthy: dict[str, tuple[list[Probe], Before]],
+    planted: Planted, run: Run, pair: Pair, checker: ProcessedChecker, server_pool: ServerPool,
+    serve: Callable[..., Server], prompts: list[tuple[int, ...]], note: Note,
+    healthy: dict[str, tuple[list[Probe], Before]],
 ) -> None:
     if "tp2_eagle3" not in run.box.deployments:
         pytest.skip(f"box {run.box.name} has no deployment tp2_eagle3")
@@ -219,8 +217,8 @@ def test_a_fault_of_an_all_reduce_is_caught(
 
 
 def switched(
-    planted: Planted, server: Server, switch: Path, checker: Checker, pair: Pair, prompts: list[tuple[int, ...]],
-    note: Note, healthy: dict[str, tuple[list[Probe], Before]],
+    planted: Planted, server: Server, switch: Path, checker: ProcessedChecker, pair: Pair,
+    prompts: list[tuple[int, ...]], note: Note, healthy: dict[str, tuple[list[Probe], Before]],
 ) -> None:
     switch_to(switch, "")
     server.flush_cache()
@@ -235,7 +233,7 @@ def switched(
 
 
 def caught(
-    planted: Planted, server: Server, checker: Checker, probes: list[Probe], before: Before, note: Note
+    planted: Planted, server: Server, checker: ProcessedChecker, probes: list[Probe], before: Before, note: Note
 ) -> None:
     _, found = examine(planted, server, checker, probes, before, note)
     matching = [each for each in found if each.symptom in planted.symptoms]
@@ -246,7 +244,7 @@ def caught(
 
 @pytest.mark.parametrize("planted", PLANTED_SAMPLING, ids=str)
 def test_a_fault_of_sampled_verify_is_caught(
-    planted: Planted, pair: Pair, checker: Checker, server_pool: ServerPool, serve: Callable[..., Server],
+    planted: Planted, pair: Pair, checker: ProcessedChecker, server_pool: ServerPool, serve: Callable[..., Server],
     prompts: list[tuple[int, ...]], note: Note,
 ) -> None:
     """The same draws as `test_sampled`, fewer of them; without the fault they agree."""
@@ -269,7 +267,7 @@ def test_a_fault_of_sampled_verify_is_caught(
 
 @pytest.mark.parametrize("fault", list(DECAYS))
 def test_decaying_drafts_are_caught(
-    fault: str, pair: Pair, checker: Checker, server_pool: ServerPool, serve: Callable[..., Server],
+    fault: str, pair: Pair, checker: ProcessedChecker, server_pool: ServerPool, serve: Callable[..., Server],
     prompts: list[tuple[int, ...]], note: Note,
 ) -> None:
     """Right outputs from drafts that get worse, bit by bit or at once, in the middle of a long run."""

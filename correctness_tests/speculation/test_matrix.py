@@ -6,18 +6,17 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from acceptance import acceptance, judge_acceptance, judge_cache_hit, judge_history
+from processed_scores import ProcessedChecker
+from request_matrix import BUILDERS, Probe
+from speculative_pair import alone, patient, speculative_names
+from speculative_pair import pair as pair_of
+from trial import Trial, as_counted_by, build, run_group
 
 from fixtures.plugin import RUN
 from fixtures.serving.running import Server
 from fixtures.session.run import Run
-from fixtures.speculation.acceptance import acceptance, judge_acceptance, judge_cache_hit
-from fixtures.speculation.check import Checker
-from fixtures.speculation.history import judge_history
-from fixtures.speculation.matrix import BUILDERS, Probe
 from fixtures.speculation.reference import Reference
-from fixtures.speculation.served import alone, patient, speculative_names
-from fixtures.speculation.served import pair as pair_of
-from fixtures.speculation.trial import Trial, as_counted_by, build, run_group
 
 pytestmark = [
     pytest.mark.live,
@@ -47,7 +46,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def test_matrix(
-    deployment: str, kind: str, run: Run, serve: Callable[..., Server], checker: Checker,
+    deployment: str, kind: str, run: Run, serve: Callable[..., Server], checker: ProcessedChecker,
     probes_of: Callable[[Server], list[Probe]],
 ) -> None:
     asked = run.box.deployment(deployment)

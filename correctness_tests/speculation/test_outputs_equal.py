@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from acceptance import acceptance, judge_acceptance
+from alternatives import exact_share
+from processed_scores import ProcessedChecker
+from speculative_pair import Pair
 
 from fixtures.serving.running import Server
-from fixtures.speculation.acceptance import acceptance, judge_acceptance
-from fixtures.speculation.alternatives import exact_share
 from fixtures.speculation.answers import Ask
-from fixtures.speculation.check import Checker
 from fixtures.speculation.serve import ask_all
-from fixtures.speculation.served import Pair
 
 pytestmark = [
     pytest.mark.live, pytest.mark.correctness, pytest.mark.timeout(3600)
@@ -23,7 +23,7 @@ FLOORS = {"cpu": 2.5}
 
 
 def test_outputs_equal_the_plain_servers_up_to_ties(
-    pair: Pair, checker: Checker, serve: Callable[..., Server], prompts: list[tuple[int, ...]]
+    pair: Pair, checker: ProcessedChecker, serve: Callable[..., Server], prompts: list[tuple[int, ...]]
 ) -> None:
     asks = [
         Ask(f"prompt-{number}", prompt, {"max_new_tokens": 64, "ignore_eos": True}, top_logprobs=5)

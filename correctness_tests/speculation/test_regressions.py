@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from acceptance import judge_cache_hit
+from processed_scores import ProcessedChecker
+from speculative_pair import Pair, draft_tokens
+from trial import probe
 
 from fixtures.serving.running import Server
-from fixtures.speculation.acceptance import judge_cache_hit
 from fixtures.speculation.answers import Ask
-from fixtures.speculation.check import Checker
 from fixtures.speculation.serve import ask_all
-from fixtures.speculation.served import Pair, draft_tokens
-from fixtures.speculation.trial import probe
 
 pytestmark = [
     pytest.mark.live,
@@ -23,7 +23,7 @@ pytestmark = [
 
 
 def test_a_stop_inside_an_accepted_run_that_crosses_the_cap(
-    pair: Pair, checker: Checker, serve: Callable[..., Server], prompts: list[tuple[int, ...]]
+    pair: Pair, checker: ProcessedChecker, serve: Callable[..., Server], prompts: list[tuple[int, ...]]
 ) -> None:
     """The stop ends the answer when it lies within max_new_tokens; the cap does when the stop lies beyond."""
     server = serve(pair.speculative)
@@ -45,7 +45,7 @@ def test_a_stop_inside_an_accepted_run_that_crosses_the_cap(
 
 
 def test_a_repeated_prompt_with_the_prefix_cache_on(
-    pair: Pair, checker: Checker, serve: Callable[..., Server], prompts: list[tuple[int, ...]]
+    pair: Pair, checker: ProcessedChecker, serve: Callable[..., Server], prompts: list[tuple[int, ...]]
 ) -> None:
     """The second request reads what the first left in the cache, the draft's part included."""
     server = serve(pair.speculative)

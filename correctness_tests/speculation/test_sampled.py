@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from acceptance import acceptance
+from processed_scores import ProcessedChecker
+from sampled_draws import SAMPLES, after_each, judge_draws, judge_marginals, marginals
+from speculative_pair import Pair, draft_tokens
 
 from fixtures.serving.running import Server
-from fixtures.speculation.acceptance import acceptance
 from fixtures.speculation.answers import Ask
-from fixtures.speculation.check import Checker
-from fixtures.speculation.draws import after_each, judge_draws
-from fixtures.speculation.sampling import SAMPLES, judge_marginals, marginals
 from fixtures.speculation.serve import ask_all
-from fixtures.speculation.served import Pair, draft_tokens
 
 pytestmark = [pytest.mark.live, pytest.mark.long, pytest.mark.correctness, pytest.mark.timeout(3600)]
 
@@ -21,7 +20,7 @@ SAMPLING = {"temperature": 0.8, "top_p": 0.95}
 
 
 def test_sampling_is_from_the_models_distribution_or_refused(
-    pair: Pair, checker: Checker, serve: Callable[..., Server], prompts: list[tuple[int, ...]]
+    pair: Pair, checker: ProcessedChecker, serve: Callable[..., Server], prompts: list[tuple[int, ...]]
 ) -> None:
     server = serve(pair.speculative)
     depth = draft_tokens(pair.speculative)
@@ -38,7 +37,7 @@ def test_sampling_is_from_the_models_distribution_or_refused(
 
 
 def test_greedy_requests_stay_greedy_beside_sampled_ones(
-    pair: Pair, checker: Checker, serve: Callable[..., Server], prompts: list[tuple[int, ...]]
+    pair: Pair, checker: ProcessedChecker, serve: Callable[..., Server], prompts: list[tuple[int, ...]]
 ) -> None:
     """One sampled request makes its batch's verify a sampling one, of the greedy requests too."""
     server = serve(pair.speculative)
@@ -52,7 +51,7 @@ def test_greedy_requests_stay_greedy_beside_sampled_ones(
     assert not checked.findings, checked.report
 
 
-def test_the_check_knows_sampling_when_it_sees_it(checker: Checker, prompts: list[tuple[int, ...]]) -> None:
+def test_the_check_knows_sampling_when_it_sees_it(checker: ProcessedChecker, prompts: list[tuple[int, ...]]) -> None:
     """The plain server samples: its own draws agree with its own probabilities, and not with another temperature's."""
     ask = Ask("sampled", prompts[0], {**SAMPLING, "max_new_tokens": 2, "ignore_eos": True})
     outputs = [answer.tokens for answer in ask_all(checker.reference.url, [ask] * 400, together=16)]

@@ -6,18 +6,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from acceptance import acceptance
+from long_requests import long_answers, long_prompts
+from processed_scores import ProcessedChecker
+from request_matrix import Probe
+from situations import run_idle, run_retracted
+from speculative_pair import Pair
+from trial import run_group
 
 from fixtures.errors import MeasurementFailed
 from fixtures.serving.running import Server
 from fixtures.serving.workloads.prompts import PROMPTS, read_prompts
-from fixtures.speculation.acceptance import acceptance
-from fixtures.speculation.check import Checker
-from fixtures.speculation.contexts import long_answers, long_prompts
-from fixtures.speculation.idle import run_idle
-from fixtures.speculation.matrix import Probe
-from fixtures.speculation.retracted import run_retracted
-from fixtures.speculation.served import Pair
-from fixtures.speculation.trial import run_group
 
 pytestmark = [
     pytest.mark.live,
@@ -30,7 +29,7 @@ IDLE_S = 60.0
 
 
 def test_every_length_of_the_context(
-    pair: Pair, checker: Checker, serve: Callable[..., Server], probes_of: Callable[[Server], list[Probe]]
+    pair: Pair, checker: ProcessedChecker, serve: Callable[..., Server], probes_of: Callable[[Server], list[Probe]]
 ) -> None:
     server = serve(pair.speculative)
     end = int(server.info["max_req_input_len"])
@@ -45,7 +44,7 @@ def test_every_length_of_the_context(
 
 
 def test_the_first_passes_after_an_idle_minute(
-    pair: Pair, checker: Checker, serve: Callable[..., Server], probes_of: Callable[[Server], list[Probe]]
+    pair: Pair, checker: ProcessedChecker, serve: Callable[..., Server], probes_of: Callable[[Server], list[Probe]]
 ) -> None:
     """Time that the server has stood still already, while the judge was tested, counts."""
     server = serve(pair.speculative)
@@ -56,7 +55,7 @@ def test_the_first_passes_after_an_idle_minute(
 
 
 def test_requests_that_were_retracted_and_came_back(
-    pair: Pair, checker: Checker, serve: Callable[..., Server], probes_of: Callable[[Server], list[Probe]]
+    pair: Pair, checker: ProcessedChecker, serve: Callable[..., Server], probes_of: Callable[[Server], list[Probe]]
 ) -> None:
     server = serve(pair.speculative)
     try:

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from acceptance import acceptance, judge_acceptance, judge_cache_hit, judge_decay, judge_history
+from long_requests import again, lengths, long_run, varied
+from processed_scores import ProcessedChecker
+from request_matrix import BUILDERS, Probe
+from speculative_pair import Pair, draft_tokens
+from trial import as_counted_by, build, probe, run_group
 
 from fixtures.serving.running import Server
-from fixtures.speculation.acceptance import acceptance, judge_acceptance, judge_cache_hit, judge_decay
-from fixtures.speculation.check import Checker
-from fixtures.speculation.history import judge_history
-from fixtures.speculation.long_run import again, lengths, long_run, varied
-from fixtures.speculation.matrix import BUILDERS, Probe
 from fixtures.speculation.serve import ask_all
-from fixtures.speculation.served import Pair, draft_tokens
-from fixtures.speculation.trial import as_counted_by, build, probe, run_group
 
 pytestmark = [
     pytest.mark.live,
@@ -29,7 +28,7 @@ LONG_RUN = {"cpu": 300}
 
 
 def test_no_alarm_on_a_right_server(
-    pair: Pair, checker: Checker, serve: Callable[..., Server], prompts: list[tuple[int, ...]]
+    pair: Pair, checker: ProcessedChecker, serve: Callable[..., Server], prompts: list[tuple[int, ...]]
 ) -> None:
     """Thirty times, on other prompts each time, and each kind of request in turn."""
     server = serve(pair.speculative)

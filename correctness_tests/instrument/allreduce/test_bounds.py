@@ -10,8 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fixtures.allreduce.bounds import FORMATS, depth, error_bound, growth, tightness
-from fixtures.allreduce.patterns import ABSORB_CHAIN, ABSORB_TREE, NORMAL, TORCH_DTYPES, WIDE, reference
+from fixtures.allreduce.bounds import FORMATS, Claim, depth, error_bound, growth, tightness
+from fixtures.allreduce.cases import Case
+from fixtures.allreduce.patterns import TORCH_DTYPES, reference, values
 
 pytestmark = pytest.mark.correctness
 
@@ -43,14 +44,8 @@ def measured(sums: tuple[str, str], rows: list[torch.Tensor], dtype: str) -> flo
     """Greatest error / bound of one way to sum."""
     exact = torch.stack([row.double() for row in rows])
     total, magnitude = exact.sum(0).numpy(), exact.abs().sum(0).numpy()
-    bound = error_bound(
-        total,
-        magnitude,
-        dtype=dtype,
-        world_size=len(rows),
-        accumulation=sums[0],  # type: ignore[arg-type]
-        additions=depth(sums[1], len(rows)),  # type: ignore[arg-type]
-    )
+    claim = Claim(sums[0], depth(sums[1], len(rows)), len(rows))  # type: ignore[arg-type]
+    bound = error_bound(total, magnitude, dtype, claim)
     return tightness(np.abs(SUMS[sums](rows).double().numpy() - total), bound)
 
 
@@ -94,47 +89,39 @@ def test_any_order_keeps_the_chain_bound(data: tuple[str, list[torch.Tensor]], s
         a = pending.pop(int(rng.integers(len(pending))))
         b = pending.pop(int(rng.integers(len(pending))))
         pending.append(a + b)
-    bound = error_bound(
-        exact.sum(0).numpy(),
-        exact.abs().sum(0).numpy(),
-        dtype=dtype,
-        world_size=len(rows),
-        accumulation="wire",
-        additions=len(rows) - 1,
-    )
+    claim = Claim("wire", len(rows) - 1, len(rows))
+    bound = error_bound(exact.sum(0).numpy(), exact.abs().sum(0).numpy(), dtype, claim)
     assert tightness(np.abs(pending[0].double().numpy() - exact.sum(0).numpy()), bound) <= 1
 
 
-def rows_of(pattern, size: int, dtype: str, call: int = 1) -> list[torch.Tensor]:
-    return [pattern.tensor(world_size=size, dtype=dtype, rank=r, call=call, start=0, stop=N) for r in range(size)]
+def rows_of(pattern: str, size: int, dtype: str) -> list[torch.Tensor]:
+    return [values(Case(pattern, dtype, N, 1), size, rank) for rank in range(size)]
 
 
 @pytest.mark.parametrize("size", [2, 4, 8])
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 def test_every_bound_is_reached(dtype: str, size: int) -> None:
     """A bound that nothing comes near would let faults through. `absorb` is the worst case of each proof."""
-    assert measured(("wire", "chain"), rows_of(ABSORB_CHAIN, size, dtype), dtype) >= 0.95
-    assert measured(("wire", "tree"), rows_of(ABSORB_TREE, size, dtype), dtype) >= 0.95
+    assert measured(("wire", "chain"), rows_of("absorb-chain", size, dtype), dtype) >= 0.95
+    assert measured(("wire", "tree"), rows_of("absorb-tree", size, dtype), dtype) >= 0.95
     if dtype != "fp32":
-        assert measured(("fp32", "chain"), rows_of(NORMAL, size, dtype), dtype) >= 0.9
+        assert measured(("fp32", "chain"), rows_of("normal", size, dtype), dtype) >= 0.9
 
 
 @pytest.mark.parametrize("size", [4, 8, 16])
 def test_bound_tells_accumulation_types_apart(size: int) -> None:
     """A sum in bf16 leaves the bound of a sum in fp32 by far: the declaration is checked, not believed."""
-    rows = rows_of(NORMAL, size, "bf16")
-    total, magnitude = reference(NORMAL, world_size=size, dtype="bf16", call=1, start=0, stop=N)
-    bound = error_bound(
-        total, magnitude, dtype="bf16", world_size=size, accumulation="fp32", additions=depth("chain", size)
-    )
+    rows = rows_of("normal", size, "bf16")
+    total, magnitude = reference(Case("normal", "bf16", N, 1), size)
+    bound = error_bound(total, magnitude, "bf16", Claim("fp32", depth("chain", size), size))
     assert tightness(np.abs(chain(rows).double().numpy() - total), bound) > 10
 
 
 def test_chain_bound_is_wrong_for_nobody_but_tree_bound_is_for_a_chain() -> None:
     """Depth matters: a chain over 8 ranks exceeds what a tree may err."""
-    rows = rows_of(ABSORB_CHAIN, 8, "bf16")
-    total, magnitude = reference(ABSORB_CHAIN, world_size=8, dtype="bf16", call=1, start=0, stop=N)
-    bound = error_bound(total, magnitude, dtype="bf16", world_size=8, accumulation="wire", additions=3)
+    rows = rows_of("absorb-chain", 8, "bf16")
+    total, magnitude = reference(Case("absorb-chain", "bf16", N, 1), 8)
+    bound = error_bound(total, magnitude, "bf16", Claim("wire", 3, 8))
     assert tightness(np.abs(chain(rows).double().numpy() - total), bound) > 2
 
 
@@ -170,8 +157,8 @@ def test_formats_are_those_of_torch(name: str) -> None:
 @pytest.mark.parametrize("accumulation", ["wire", "fp32"])
 def test_flushed_subnormals_are_within_the_bound_of_who_flushes_alone(dtype: str, accumulation: str) -> None:
     """Inputs, partial sums and output."""
-    rows = rows_of(WIDE, 8, dtype)
-    total, magnitude = reference(WIDE, world_size=8, dtype=dtype, call=1, start=0, stop=N)
+    rows = rows_of("wide", 8, dtype)
+    total, magnitude = reference(Case("wide", dtype, N, 1), 8)
 
     def flushed(x: torch.Tensor) -> torch.Tensor:
         return torch.where(x.abs() < FORMATS[dtype].smallest_normal, x * 0, x)
@@ -181,15 +168,7 @@ def test_flushed_subnormals_are_within_the_bound_of_who_flushes_alone(dtype: str
         added = flushed(added + flushed(row))
     error = np.abs(added.double().numpy() - total)
     for flushes, most in ((False, math.inf), (True, 1.0)):
-        bound = error_bound(
-            total,
-            magnitude,
-            dtype=dtype,
-            world_size=8,
-            accumulation=accumulation,  # type: ignore[arg-type]
-            additions=7,
-            flushes_subnormals=flushes,
-        )
+        bound = error_bound(total, magnitude, dtype, Claim(accumulation, 7, 8, flushes_subnormals=flushes))  # type: ignore[arg-type]
         subnormal = magnitude < 8 * FORMATS[dtype].smallest_normal
         worst = tightness(error[subnormal], bound[subnormal])
         assert worst <= most

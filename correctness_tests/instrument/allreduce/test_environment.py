@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.correctness, pytest.mark.timeout(120)]
 
 TOLD = """
 import json, os
-from fixtures.allreduce.adapters.torch_all_reduce import TorchAllReduce
+from fixtures.allreduce.adapters.algorithms import TorchAllReduce
 
 class Told(TorchAllReduce):
     def inactive(self, x):
@@ -51,7 +51,7 @@ def launcher(request: pytest.FixtureRequest, telling: Backend) -> Iterator[Launc
 def told(group: RankGroup) -> list[dict[str, str]]:
     """Each rank's environment."""
     (result,) = group.run([Case("exact", "bf16", 8, 1)])
-    return [json.loads(str(report.inactive)) for report in result.reports]
+    return [json.loads(report.failures["active"].partition(": ")[2]) for report in result.reports]
 
 
 def test_what_ranks_tune_goes_with_their_group(

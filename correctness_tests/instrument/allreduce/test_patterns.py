@@ -9,19 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fixtures.allreduce.bounds import FORMATS
-from fixtures.allreduce.buffers import as_bits
-from fixtures.allreduce.cases import ITEM_BYTES, ONE_TOKEN_BYTES, VERIFY_BYTES, odd_sizes
-from fixtures.allreduce.patterns import (
-    BLOCK,
-    EXACT,
-    MAX_FP32_DIGITS,
-    PATTERNS,
-    SPECIAL,
-    TORCH_DTYPES,
-    WIDE,
-    hashed,
-    reference,
-)
+from fixtures.allreduce.cases import ITEM_BYTES, ONE_TOKEN_BYTES, VERIFY_BYTES, Case
+from fixtures.allreduce.checks import as_bits
+from fixtures.allreduce.patterns import BLOCK, MAX_FP32_DIGITS, PATTERNS, TORCH_DTYPES, hashed, reference, values
+from fixtures.allreduce.series import odd_sizes
 
 pytestmark = pytest.mark.correctness
 
@@ -30,15 +21,15 @@ sizes = st.integers(2, MAX_FP32_DIGITS)
 calls = st.integers(0, 10_000)
 
 
-def exact(dtype: str, size: int, rank: int, call: int, n: int = 512) -> torch.Tensor:
-    return EXACT.tensor(world_size=size, dtype=dtype, rank=rank, call=call, start=0, stop=n)
+def exact(dtype: str, size: int, rank: int, call: int) -> torch.Tensor:
+    return values(Case("exact", dtype, 512, call), size, rank)
 
 
 @settings(max_examples=60, deadline=None)
 @given(dtypes, sizes, calls, st.randoms())
 def test_exact_sums_are_exact_in_any_order(dtype: str, size: int, call: int, random) -> None:
     rows = [exact(dtype, size, rank, call) for rank in range(size)]
-    total, _ = reference(EXACT, world_size=size, dtype=dtype, call=call, start=0, stop=512)
+    total, _ = reference(Case("exact", dtype, 512, call), size)
     for _ in range(4):
         pending = list(rows)
         while len(pending) > 1:
@@ -82,7 +73,7 @@ def test_too_many_ranks_for_the_digits_is_an_error() -> None:
 @given(st.sampled_from(sorted(PATTERNS)), dtypes, calls, st.integers(0, 3 * BLOCK), st.integers(0, 300))
 def test_any_part_is_the_same_as_from_the_whole(name: str, dtype: str, call: int, start: int, length: int) -> None:
     def part(a: int, b: int) -> torch.Tensor:
-        return PATTERNS[name].tensor(world_size=4, dtype=dtype, rank=2, call=call, start=a, stop=b)
+        return values(Case(name, dtype, b, call), 4, 2, a)
 
     whole = part(max(start - 100, 0), start + length + 100)
     offset = start - max(start - 100, 0)
@@ -92,9 +83,9 @@ def test_any_part_is_the_same_as_from_the_whole(name: str, dtype: str, call: int
 @pytest.mark.parametrize("dtype", sorted(FORMATS))
 @pytest.mark.parametrize("size", [2, 4, 8])
 def test_special_sums_are_of_every_kind_and_the_same_in_any_order(dtype: str, size: int) -> None:
-    given = {"world_size": size, "dtype": dtype, "call": 3, "start": 0, "stop": 2048}
-    rows = [SPECIAL.tensor(rank=rank, **given) for rank in range(size)]
-    total = torch.from_numpy(reference(SPECIAL, **given)[0]).to(TORCH_DTYPES[dtype])
+    case = Case("special", dtype, 2048, 3)
+    rows = [values(case, size, rank) for rank in range(size)]
+    total = torch.from_numpy(reference(case, size)[0]).to(TORCH_DTYPES[dtype])
     kinds = (
         total.isnan(),
         total == torch.inf,
@@ -119,10 +110,10 @@ def test_special_sums_are_of_every_kind_and_the_same_in_any_order(dtype: str, si
 @pytest.mark.parametrize("dtype", sorted(FORMATS))
 @pytest.mark.parametrize("size", [2, 4, 8])
 def test_wide_values_span_the_type_without_overflow(dtype: str, size: int) -> None:
-    given = {"world_size": size, "dtype": dtype, "call": 3, "start": 0, "stop": 1 << 14}
+    case = Case("wide", dtype, 1 << 14, 3)
     kind = FORMATS[dtype]
-    rows = [WIDE.tensor(rank=rank, **given).double().abs() for rank in range(size)]
-    total, magnitude = reference(WIDE, **given)
+    rows = [values(case, size, rank).double().abs() for rank in range(size)]
+    total, magnitude = reference(case, size)
     assert float(magnitude.max()) <= kind.largest
     assert float(magnitude.max()) > kind.largest / 8
     assert float(torch.stack(rows).min()) > 0, "a zero would hide that its rank is missing"
@@ -131,10 +122,7 @@ def test_wide_values_span_the_type_without_overflow(dtype: str, size: int) -> No
 
 @pytest.mark.parametrize(("name", "sigma"), [("normal", 1.0), ("normal-0.02", 0.02)])
 def test_normal_data_is_normal_and_its_ranks_are_independent(name: str, sigma: float) -> None:
-    a, b = (
-        PATTERNS[name].tensor(world_size=8, dtype="fp32", rank=r, call=5, start=0, stop=1 << 17).double().numpy()
-        for r in (0, 1)
-    )
+    a, b = (values(Case(name, "fp32", 1 << 17, 5), 8, rank).double().numpy() for rank in (0, 1))
     assert np.std(a) == pytest.approx(sigma, rel=0.02)
     assert abs(np.corrcoef(a, b)[0, 1]) < 0.02
     assert abs(np.corrcoef(a[1:], a[:-1])[0, 1]) < 0.02
@@ -144,7 +132,7 @@ def test_normal_data_is_normal_and_its_ranks_are_independent(name: str, sigma: f
 @pytest.mark.parametrize("size", [2, 4, 8])
 def test_every_rank_owns_elements_in_the_worst_case(name: str, size: int) -> None:
     for rank in range(size):
-        x = PATTERNS[name].tensor(world_size=size, dtype="bf16", rank=rank, call=1, start=0, stop=4096)
+        x = values(Case(name, "bf16", 4096, 1), size, rank)
         assert int((x.abs() == 1).sum()) == pytest.approx(4096 / size, rel=0.25)
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from fixtures.allreduce.adapters import sglang_pcie_ipc as adapter
+from fixtures.allreduce.adapters import sglang_kernels as adapter
 from fixtures.allreduce.backends import ALL_SIZES, BACKENDS
 from fixtures.allreduce.cases import BATCH_BYTES, HIDDEN, Case, elements
 from fixtures.allreduce.communicator import Seat

@@ -112,7 +112,7 @@ def test_attribution_adds_up(target: float, share: float, draft: float, rest: fl
 
 def test_attribution_of_the_campaign_s_verify_pass() -> None:
     found = attribute(31e-3, 30e-3, 0.97 * 30e-3, 0.5e-3)
-    assert str(found) == "step 31.00 ms: communication 94%, compute 3%, draft 2%, rest 2%"
+    assert found.told() == "step 31.00 ms: communication 94%, compute 3%, draft 2%, rest 2%"
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fixtures.campaign.model.cost_model import predicted_ratio
-from fixtures.campaign.prediction import parts_of
-from fixtures.campaign.steps import step_of, step_times
+from fixtures.campaign.steps import parts_of, step_of, step_times
 from fixtures.errors import MeasurementFailed
 from fixtures.records.metric import Metric
 from fixtures.records.pass_summary import PassRow, PassSummary

@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from fixtures.campaign.outcomes import ORDER, Change, Outcome, compare, outcome_of
-from fixtures.deployments.activity import activities, is_active
+from fixtures.campaign.outcomes import ORDER, Change, Outcome, OutcomeComparison, outcome_of
 from fixtures.deployments.deployment import Evidence
+from fixtures.deployments.effective import activities, is_active
 from fixtures.errors import MeasurementFailed
 from fixtures.serving.failure import Cause
 
@@ -36,7 +36,7 @@ def test_order_names_every_outcome_but_not_tried() -> None:
 
 @pytest.mark.parametrize(("recorded", "now"), list(itertools.product(ORDER, ORDER)))
 def test_every_change_of_outcome(recorded: Outcome, now: Outcome) -> None:
-    comparison = compare("pcie_ipc", "cu130", recorded, now)
+    comparison = OutcomeComparison("pcie_ipc", "cu130", recorded, now)
     worse = ORDER.index(now) < ORDER.index(recorded)
     assert comparison.passes() is not worse
     assert comparison.passes(strict=True) is (recorded is now)
@@ -58,17 +58,17 @@ def test_every_change_of_outcome(recorded: Outcome, now: Outcome) -> None:
     ],
 )
 def test_what_a_change_says(recorded: Outcome, now: Outcome, said: str) -> None:
-    text = str(compare("mscclpp", "cu130", recorded, now))
+    text = str(OutcomeComparison("mscclpp", "cu130", recorded, now))
     assert text.startswith("mscclpp on cu130: ")
     assert said in text
     assert "\n" not in text
 
 
 def test_a_first_outcome_passes_unless_strict_and_trying_nothing_never_does() -> None:
-    first = compare("mscclpp", "cu130", Outcome.NOT_TRIED, Outcome.CRASHES)
+    first = OutcomeComparison("mscclpp", "cu130", Outcome.NOT_TRIED, Outcome.CRASHES)
     assert (first.change, first.passes(), first.passes(strict=True)) == (Change.FIRST, True, False)
     for recorded in Outcome:
-        nothing = compare("mscclpp", "cu130", recorded, Outcome.NOT_TRIED)
+        nothing = OutcomeComparison("mscclpp", "cu130", recorded, Outcome.NOT_TRIED)
         assert not nothing.passes()
         assert nothing.change is Change.UNTESTED
 

@@ -14,14 +14,14 @@ from fixtures.campaign.compare_stacks import (
     Samples,
     StackComparison,
     compare_stacks,
+    judge,
     side,
 )
 from fixtures.campaign.compare_stacks_text import render
 from fixtures.campaign.loading import load_approaches
-from fixtures.campaign.outcomes import Outcome
-from fixtures.campaign.stack_judge import gate
+from fixtures.campaign.outcomes import Change, Outcome
 from fixtures.gate.alpha import Budget
-from fixtures.gate.spec import POLICY
+from fixtures.gate.spec import POLICY, Starts
 from fixtures.records.metric import Metric
 from fixtures.records.start import Role, StartRecord
 
@@ -85,7 +85,7 @@ def compared(
     for name, outcome in (outcomes or {}).items():
         both = {**approaches[name].outcomes, "cu130": RecordedOutcome(outcome)}
         approaches[name] = replace(approaches[name], outcomes=both)
-    return compare_stacks(side("cu128", old + new), side("cu130", old + new), approaches, gate(shares()))
+    return compare_stacks(side("cu128", old + new), side("cu130", old + new), approaches, shares())
 
 
 def test_every_differing_component_is_listed_and_no_other() -> None:
@@ -125,8 +125,8 @@ def test_every_metric_has_the_verdict_of_the_gate(rate: float, verdict: str) -> 
 def test_another_number_of_all_reduces_is_a_regression_at_any_speed() -> None:
     new = starts("cu130", 120, environment=CU130, all_reduces=123)
     old = starts("cu128", 89.5, environment=CU128)
-    found = compare_stacks(side("cu128", old), side("cu130", new), load_approaches(), gate(shares()))
-    assert [each.key for each in found.regressions] == ["single_stream/all_reduces_per_pass"]
+    found = compare_stacks(side("cu128", old), side("cu130", new), load_approaches(), shares())
+    assert [each.key for each in found.judged("regression")] == ["single_stream/all_reduces_per_pass"]
     assert "regression: baseline_bs128 single_stream/all_reduces_per_pass" in render(found)
 
 
@@ -139,8 +139,8 @@ def test_what_the_new_stack_unblocks_and_breaks() -> None:
             "torch_symmetric_memory": Outcome.UNSUPPORTED,
         },
     )
-    assert [each.approach for each in found.unblocks] == ["flashinfer_fusion"]
-    assert [each.approach for each in found.breaks] == ["decode_graph_128"]
+    assert [each.approach for each in found.changed(Change.UNBLOCKED)] == ["flashinfer_fusion"]
+    assert [each.approach for each in found.changed(Change.WORSE)] == ["decode_graph_128"]
     said = render(found).split("What cu130 changes")[1]
     assert "unblocks flashinfer_fusion: unsupported -> improves" in said
     assert "breaks decode_graph_128: improves -> no effect" in said
@@ -150,9 +150,8 @@ def test_what_the_new_stack_unblocks_and_breaks() -> None:
 
 def test_what_was_not_tried_is_neither_unblocked_nor_broken() -> None:
     found = compared(89.5)
-    assert not found.unblocks
-    assert not found.breaks
-    assert len(found.unknown) == len(found.outcomes) == len(load_approaches())
+    assert not found.changed(Change.UNBLOCKED, Change.WORSE)
+    assert len(found.changed(Change.FIRST, Change.UNTESTED)) == len(found.outcomes) == len(load_approaches())
 
 
 def test_failed_and_discarded_starts_are_no_evidence() -> None:
@@ -163,15 +162,15 @@ def test_failed_and_discarded_starts_are_no_evidence() -> None:
     discarded[0].discarded = "first start after an install"
     found = compared(89.5, extra=failed + discarded)
     new = found.new.samples["baseline_bs128", "single_stream/decode_tok_s"]
-    assert len(new.values) == 10
-    assert min(new.values) > 50
+    assert len(new.whole.values) == 10
+    assert min(new.whole.values) > 50
     assert "wrong" not in render(found)
     assert "3 starts of baseline_bs128 on cu130 were no evidence" in render(found)
 
 
 def test_two_empty_sides_say_so() -> None:
     empty = RecordedSide("cu128", {}, {}, {}), RecordedSide("cu130", {}, {}, {})
-    text = render(compare_stacks(*empty, load_approaches(), gate(shares())))
+    text = render(compare_stacks(*empty, load_approaches(), shares()))
     assert "no start is on record" in text
     assert "none is on record on either stack" in text
 
@@ -187,7 +186,7 @@ def shares(share: float = 0.005) -> Budget:
 def judged(new: list[StartRecord], old: list[StartRecord] | None = None, share: float = 0.005) -> MetricChange:
     """The decode rate of the new stack, against ten starts at 89.5 tok/s unless others are given."""
     old = old or starts("cu128", 89.5, environment=CU128)
-    found = compare_stacks(side("cu128", old), side("cu130", new), {}, gate(shares(share)))
+    found = compare_stacks(side("cu128", old), side("cu130", new), {}, shares(share))
     return next(each for each in found.metrics if (each.deployment, each.key) == RATE)
 
 
@@ -238,26 +237,26 @@ def test_confirming_starts_are_not_pooled_with_those_they_confirm(
     found = judged([*new_starts(fresh, count, "stage2"), *new_starts(83.0, 5)])
     assert (found.verdict, said in reason(found)) == (verdict, True), reason(found)
     assert found.new is not None
-    assert (len(found.new.values), found.new.confirming) == (5 + count, count)
+    assert (len(found.new.whole.values), len(found.new.fresh)) == (5 + count, count)
 
 
 def test_unchanged_stacks_raise_no_more_alarms_than_their_share() -> None:
     random = np.random.default_rng(11)
-    judge, alarms, draws = gate(shares(0.01)), 0, 400
+    alarms, draws = 0, 400
     metric = starts("cu128", 89.5, environment=CU128, count=1)[0].metrics[0]
     for _ in range(draws):
         old, first, fresh = (tuple(np.exp(random.normal(0, 0.03, count))) for count in (10, 5, 5))
         # the new side has fresh starts where its own run saw an alarm, which that of another baseline may be
         confirming = 5 if np.mean(first) < 0.99 else 0
-        new = Samples(metric, first + fresh[:confirming], confirming=confirming)
-        alarms += judge("baseline_bs128", metric, Samples(metric, old), new).verdict == "regression"
+        new = Samples(metric, Starts(first), Starts(fresh[:confirming]))
+        alarms += judge(Samples(metric, Starts(old)), new, share=0.01).verdict == "regression"
     assert alarms <= POLICY.run_false_alarms * draws
 
 
 def test_a_metric_that_could_not_be_judged_counts_and_is_named() -> None:
     old = starts("cu128", 89.5, environment=CU128, count=5)
-    found = compare_stacks(side("cu128", old), side("cu130", new_starts(80.0)), {}, gate(shares()))
-    assert [each.key for each in found.not_measured] == ["single_stream/decode_tok_s"]
+    found = compare_stacks(side("cu128", old), side("cu130", new_starts(80.0)), {}, shares())
+    assert [each.key for each in found.judged("measurement failed")] == ["single_stream/decode_tok_s"]
     assert found.worse
     text = render(found).split("What cu130 changes")[1]
     assert "measurement failed: baseline_bs128 single_stream/decode_tok_s: the baseline has 5 starts" in text
@@ -271,8 +270,8 @@ def test_a_deployment_of_which_every_new_start_failed_counts_and_is_named(old_fa
     for record in [*new, *(old if old_fails else [])]:
         record.status = "measurement failed"
     both = [*old, *new, *starts("cu128", 89.5, environment={}), *new_starts(89.5)]
-    found = compare_stacks(side("cu128", both), side("cu130", both), {}, gate(shares()))
-    assert (found.lost, found.worse) == ((("eagle3",), True) if counts else ((), False))
+    found = compare_stacks(side("cu128", both), side("cu130", both), {}, shares())
+    assert (found.lost, found.worse) == ((["eagle3"], True) if counts else ([], False))
     assert ("every start of eagle3 on cu130 failed" in render(found)) is counts
 
 
@@ -290,9 +289,9 @@ def test_a_deployment_of_which_every_new_start_failed_counts_and_is_named(old_fa
 )
 def test_nothing_changed_only_where_every_verdict_says_so(new: list[StartRecord], said: str) -> None:
     old = starts("cu128", 89.5, environment={})
-    found = compare_stacks(side("cu128", old), side("cu130", new), {}, gate(shares()))
+    found = compare_stacks(side("cu128", old), side("cu130", new), {}, shares())
     text = render(found).split("What cu130 changes")[1]
     assert said in text
     assert ("nothing" in text) is said.startswith("nothing")
     empty = RecordedSide("cu128", {}, {}, {}), RecordedSide("cu130", {}, {}, {})
-    assert "nothing: no metric is on record" in render(compare_stacks(*empty, {}, gate(shares())))
+    assert "nothing: no metric is on record" in render(compare_stacks(*empty, {}, shares()))

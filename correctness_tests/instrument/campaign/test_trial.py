@@ -13,9 +13,8 @@ from campaign_cases import BOX, STARTS, correctness, passes, start
 from fixtures.campaign.arms import Arm, arms, judge_of, questions_of
 from fixtures.campaign.loading import load_approaches
 from fixtures.campaign.outcomes import Change, Outcome
-from fixtures.campaign.speed import judge_speed
 from fixtures.campaign.summary import record_lines
-from fixtures.campaign.trial import ArmOutcome, active, arm_outcome, tried
+from fixtures.campaign.trial import ArmOutcome, active, arm_outcome, judge_speed, tried
 from fixtures.deployments import load_box
 from fixtures.errors import RecordError
 from fixtures.gate.baselines import Baseline, BaselineMetric

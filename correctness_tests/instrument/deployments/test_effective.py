@@ -6,9 +6,16 @@ from typing import Any
 
 import pytest
 
-from fixtures.deployments.activity import Activity, activities, unproven
 from fixtures.deployments.deployment import Evidence, Value
-from fixtures.deployments.effective import Disagreement, contradictions, differences, effective
+from fixtures.deployments.effective import (
+    Activity,
+    Disagreement,
+    activities,
+    contradictions,
+    differences,
+    effective,
+    unproven,
+)
 
 OPTIONS: dict[str, Value] = {
     "device": "cuda",

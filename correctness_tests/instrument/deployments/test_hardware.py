@@ -18,8 +18,8 @@ RTX = "NVIDIA RTX PRO 6000 Blackwell Server Edition"
 
 
 def smi(count: int, name: str = RTX, memory_mib: str = "97887") -> str:
-    """As `nvidia-smi --query-gpu=index,uuid,name,memory.total,compute_cap,driver_version` prints it."""
-    return "".join(f"{i}, GPU-{i}{i}{i}a, {name}, {memory_mib}, 12.0, 590.48.01\n" for i in range(count))
+    """As `nvidia-smi --query-gpu=index,uuid,name,memory.total` prints it."""
+    return "".join(f"{i}, GPU-{i}{i}{i}a, {name}, {memory_mib}\n" for i in range(count))
 
 
 def chosen(output: str, visible: str | None = None) -> tuple[str, str]:

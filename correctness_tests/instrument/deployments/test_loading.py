@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fixtures.deployments import changes, known_boxes, load_box, load_boxes, resolve_model
+from fixtures.deployments.command import model_arguments
 from fixtures.deployments.deployment import ChangedSetting
-from fixtures.deployments.models import model_arguments
 from fixtures.deployments.stacks import load_stacks
 from fixtures.errors import DeploymentError
 from fixtures.serving.workloads import load_workload

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from fixtures.deployments import load_box
+from fixtures.deployments.checkpoint import read_checkpoint
 from fixtures.deployments.hardware import Gpu, Hardware
 from fixtures.deployments.memory import GIB, Checkpoint, gpu_memory, kv_bytes
-from fixtures.deployments.models import TINY_PAIR, read_checkpoint
 from fixtures.deployments.requirements import unmet
 from fixtures.deployments.stacks import stack
 from fixtures.errors import DeploymentError
 
+TINY_PAIR = Path(__file__).parents[3] / "fixtures" / "tiny_pair"
 MODELS = Path(__file__).parent / "models"
 KIMI, DRAFT = read_checkpoint(MODELS / "kimi_k25"), read_checkpoint(MODELS / "kimi_k25_eagle3")
 BOX = load_box("pcie_blackwell")

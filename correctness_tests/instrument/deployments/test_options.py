@@ -7,8 +7,8 @@ import re
 import pytest
 from packaging.version import Version
 
-from fixtures.deployments import load_boxes, not_expressible, render, render_environment
-from fixtures.deployments.command import server_environment
+from fixtures.deployments import load_boxes, not_expressible, render
+from fixtures.deployments.command import render_environment, server_environment
 from fixtures.deployments.deployment import Value
 from fixtures.deployments.effective import Disagreement, differences, effective
 from fixtures.deployments.loading import SCHEMA, schema

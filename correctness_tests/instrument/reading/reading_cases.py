@@ -120,12 +120,12 @@ def pool_state() -> dict[str, Any]:
         "status": "/nowhere/status.json", "log": "/nowhere/server.log", "ready_s": 3.5, "passes_dir": "/nowhere",
         "argv": ["python"], "environment": {"A": "b"}, "info": {"tp_size": 1},
     }  # fmt: skip
-    common = {"starter": own, "users": [own, gone], "used_at": 5.0, "starts": 1}
+    common = {"users": [own, gone], "used_at": 5.0, "starts": 1}
     failed = {"kind": "ServerError", "message": "m", "cause": "hang", "lines": ["l"]}
     return {
         "entries": {
-            "baseline": {"state": "ready", "server": server, "error": None, **common},
-            "eagle3": {"state": "failed", "server": None, "error": failed, **common},
+            "baseline": {"starter": None, "server": server, "error": None, **common},
+            "eagle3": {"starter": own, "server": None, "error": failed, **common},
         },
         "closed": False,
     }

@@ -33,7 +33,7 @@ from fixtures.records.metric import Metric
 from fixtures.records.passes import read_passes
 from fixtures.records.start import StartRecord
 from fixtures.records.store import read_record, read_records, write_record
-from fixtures.serving.pool_state import StateFile
+from fixtures.serving.pool import StateFile
 from fixtures.serving.workloads.prompts import read_prompts
 from fixtures.session.recorded import Recorded
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import capability_gates
 import pytest
+import request_matrix as matrix
 from damage import damaged_json, damaged_lines, literals, numbers, steps
 from hypothesis import HealthCheck, given, settings
 from reading_cases import (
@@ -52,10 +53,11 @@ from fixtures.records.start import StartRecord
 from fixtures.records.store import read_record
 from fixtures.report.page.sections import acceptance_of, latencies
 from fixtures.serving.client_results import WorkloadResult
-from fixtures.serving.pool_state import StateFile
+from fixtures.serving.pool import StateFile
+from fixtures.serving.processes import ProcessId
+from fixtures.serving.running import Server
 from fixtures.serving.workloads import load_workload
 from fixtures.session.recorded import Recorded, recorded_pairs
-from fixtures.speculation import matrix
 from fixtures.speculation.vocabulary import Vocabulary
 
 FILES = int(os.environ.get("FUZZED_FILES", "120"))
@@ -238,16 +240,17 @@ def test_the_state_of_a_pool(folder: Path, done: list[Any]) -> None:
     def opened() -> Any:
         with StateFile(path.parent).opened() as state:
             for entry in state.entries.values():
-                entry.drop_dead_users()
-                assert entry.occupies in (True, False)
-            return asdict(state)
+                assert all(ProcessId.parse(user).alive in (True, False) for user in entry.users)
+                assert {entry.starting, entry.ready} <= {True, False}
+            return {name: vars(entry) for name, entry in state.entries.items()}
 
     read = read_or_refused(path, text, opened)
     if read is not None:
         told = said(text)
-        assert read["entries"].keys() == told["entries"].keys()
-        for name, entry in read["entries"].items():
-            assert {**entry, "users": []} == {**told["entries"][name], "users": []}
+        assert read.keys() == told["entries"].keys()
+        for name, entry in read.items():
+            server = told["entries"][name]["server"]
+            assert entry == {**told["entries"][name], "server": server and Server.from_json(server)}
 
 
 @fuzzed

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fixtures.deployments.deployment import Deployment, Evidence
-from fixtures.serving.identity import MARK, Mark
+from fixtures.serving.launch import MARK, Mark
 from fixtures.serving.processes import ProcessId, mark_of, pids
 
 SCRIPTED = Path(__file__).with_name("scripted_process.py")

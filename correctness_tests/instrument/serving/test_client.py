@@ -18,8 +18,7 @@ from scripted_server import DONE, HANG_UP, RESET, ScriptedServer, answer, events
 
 from fixtures.errors import MeasurementFailed
 from fixtures.records.measure import workload_metrics
-from fixtures.serving.client import Progress, measure_workload
-from fixtures.serving.client_load import LAG_FLOOR_MS, bottleneck, client_cost
+from fixtures.serving.client import LAG_FLOOR_MS, Progress, bottleneck, client_cost, measure_workload
 from fixtures.serving.client_request import flush_cache, open_session
 from fixtures.serving.client_results import WorkloadResult
 from fixtures.serving.workloads import Prompt, Workload
@@ -332,7 +331,7 @@ def test_a_slow_client_says_so(server: ScriptedServer) -> None:
     server.generate = normal(16, pause_s=0.01)
     quick = measure_workload(server.url, workload(max_new_tokens=16))
     slow = measure_workload(server.url, workload(max_new_tokens=16), lambda progress: time.sleep(0.05))
-    assert slow.client_bottleneck
+    assert slow.bottleneck
     assert "ms late on average" in slow.bottleneck
     assert slow.client.lag_mean_ms > quick.client.lag_mean_ms
     assert slow.to_json()["client_bottleneck"] is True
@@ -350,8 +349,8 @@ def test_a_busy_client_says_so(server: ScriptedServer) -> None:
             pass
 
     result = measure_workload(server.url, workload(max_new_tokens=16), burn)
-    assert result.client_bottleneck
-    assert result.client_cpu_share * result.wall_s > 0.01 * calls > 0
+    assert result.bottleneck
+    assert result.client.cpu_share * result.wall_s > 0.01 * calls > 0
 
 
 @pytest.mark.parametrize(
@@ -393,4 +392,3 @@ def test_a_looping_answer_is_named(server: ScriptedServer) -> None:
     server.generate = loops_on_p1
     result = measure_workload(server.url, workload(max_new_tokens=64, requests=4))
     assert result.degenerate == ("p1",)
-    assert result.degenerate_share == 0.25

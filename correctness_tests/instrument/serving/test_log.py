@@ -11,8 +11,7 @@ from serving_cases import RELEASE, deployment
 
 from fixtures.deployments.deployment import Evidence
 from fixtures.errors import MeasurementFailed
-from fixtures.serving.identity import Mark
-from fixtures.serving.launch import LINE_LIMIT, Guarded
+from fixtures.serving.launch import LINE_LIMIT, Guarded, Mark
 from fixtures.serving.processes import ProcessId
 from fixtures.serving.running import Server
 from fixtures.serving.server import require_active, require_plugins

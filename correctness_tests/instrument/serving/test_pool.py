@@ -10,13 +10,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from signal import SIGKILL
 
 import pytest
 from serving_cases import ENTRY, RELEASE, deployment, gone, marked
 
-from fixtures.deployments.deployment import Deployment
 from fixtures.errors import ServerError
 from fixtures.serving.failure import Cause
 from fixtures.serving.launch import ROOT
@@ -33,17 +33,13 @@ import sys
 from pathlib import Path
 sys.path[:0] = [{root!r}, {here!r}]
 import pytest
+from functools import partial
 from fixtures.serving import pool, pool_plugin
-from fixtures.serving.server import begin_server
 from serving_cases import ENTRY, RELEASE, deployment
 
 pytest_plugins = ["fixtures.serving.pool_plugin"]
 
-def begin(asked, directory, owner):
-    return begin_server(asked, directory=directory, release=RELEASE, entry=ENTRY, owners=[owner])
-
-pool.begin = begin
-pool.ServerPool.__init__.__kwdefaults__["begin"] = begin
+pool.begin_server = partial(pool.begin_server, release=RELEASE, entry=ENTRY)
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config):
@@ -127,19 +123,13 @@ def test_killing_the_controller_twice_in_a_row_leaves_no_server(tmp_path: Path) 
 
 
 @pytest.fixture
-def pool(tmp_path: Path) -> Iterator[Callable[..., ServerPool]]:
+def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ServerPool]]:
+    monkeypatch.setattr("fixtures.serving.pool.begin_server", partial(begin_server, release=RELEASE, entry=ENTRY))
     made = []
 
     def make(**limits: object) -> ServerPool:
-        def begin(asked: Deployment, directory: Path, owner: ProcessId) -> Server:
-            return begin_server(asked, directory=directory, release=RELEASE, entry=ENTRY, owners=[owner])
-
-        own = ServerPool(
-            tmp_path / "servers",
-            owner=ProcessId.own(),
-            limits=Limits(free_gib=0, **limits),  # type: ignore[arg-type]
-            begin=begin,
-        )
+        limited = Limits(free_gib=0, **limits)  # type: ignore[arg-type]
+        own = ServerPool(tmp_path / "servers", owner=ProcessId.own(), limits=limited)
         made.append(own)
         return own
 
@@ -157,7 +147,7 @@ def test_an_idle_server_gives_way_and_is_started_again_when_needed(
     with servers.use(one) as first:
         pass
     with servers.use(one) as again:
-        assert again.pid == first.pid
+        assert again.guarded.process.pid == first.guarded.process.pid
     with servers.use(two):
         assert not first.guarded.running
     with servers.use(one) as third:
@@ -200,6 +190,23 @@ def test_a_start_that_failed_is_not_tried_again_for_each_test(tmp_path: Path, po
     assert counter.read_text().split() == ["start"]
 
 
+def test_a_start_that_was_interrupted_is_made_by_the_next_who_asks(
+    tmp_path: Path, pool: Callable[..., ServerPool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers, asked = pool(), deployment(tmp_path, "normal")
+    with monkeypatch.context() as patched:
+        patched.setattr("fixtures.serving.pool.begin_server", interrupted)
+        with pytest.raises(KeyboardInterrupt), servers.use(asked):
+            pass
+    with servers.use(asked) as server:
+        server.prove_identity()
+    assert servers.starts() == {"scripted": 1}
+
+
+def interrupted(*_: object, **given: object) -> Server:
+    raise KeyboardInterrupt
+
+
 def test_a_server_that_died_is_started_again(tmp_path: Path, pool: Callable[..., ServerPool]) -> None:
     servers = pool()
     asked = deployment(tmp_path, "normal")
@@ -217,7 +224,7 @@ def test_two_users_at_the_same_time_get_one_server(tmp_path: Path, pool: Callabl
 
     def use(own: ServerPool) -> None:
         with own.use(asked) as server:
-            seen.append(server.pid)
+            seen.append(server.guarded.process.pid)
 
     threads = [threading.Thread(target=use, args=(pool(),)) for _ in range(3)]
     for thread in threads:

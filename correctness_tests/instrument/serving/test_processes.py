@@ -14,7 +14,7 @@ from signal import SIGKILL
 import pytest
 
 from fixtures.serving.http import Unreachable, request
-from fixtures.serving.identity import Mark
+from fixtures.serving.launch import Mark
 from fixtures.serving.processes import ProcessId, family, holders, listening_inodes, mark_of
 
 pytestmark = pytest.mark.timeout(60)

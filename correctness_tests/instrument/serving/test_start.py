@@ -4,10 +4,12 @@ behind."""
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -72,11 +74,11 @@ def leftover(tmp_path: Path) -> Iterator[int]:
     process.wait()
 
 
-def refused(tmp_path: Path, script: str, *, port: int | None = None, **given: object) -> SuiteError:
+def refused(tmp_path: Path, script: str, **given: object) -> SuiteError:
     asked = deployment(tmp_path, script, **given)  # type: ignore[arg-type]
     with (
         pytest.raises(SuiteError) as caught,
-        start_server(asked, directory=tmp_path / "start", release=RELEASE, entry=ENTRY, port=port),
+        start_server(asked, directory=tmp_path / "start", release=RELEASE, entry=ENTRY),
     ):
         pass
     assert "\n" not in str(caught.value)
@@ -84,9 +86,9 @@ def refused(tmp_path: Path, script: str, *, port: int | None = None, **given: ob
     return caught.value
 
 
-def running(tmp_path: Path, script: str = "normal", **given: object) -> Server:
-    asked = deployment(tmp_path, script)
-    return begin_server(asked, directory=tmp_path / "start", release=RELEASE, entry=ENTRY, **given)  # type: ignore[arg-type]
+def running(tmp_path: Path) -> Server:
+    asked = deployment(tmp_path, "normal")
+    return begin_server(asked, directory=tmp_path / "start", release=RELEASE, entry=ENTRY)
 
 
 def test_a_server_starts_answers_for_itself_and_ends_with_its_family(tmp_path: Path) -> None:
@@ -94,7 +96,7 @@ def test_a_server_starts_answers_for_itself_and_ends_with_its_family(tmp_path: P
     with start_server(asked, directory=tmp_path / "start", release=RELEASE, entry=ENTRY) as server:
         server.prove_identity()
         server.flush_cache()
-        assert server.info["weight_version"] == server.nonce
+        assert server.info["weight_version"] == server.guarded.mark.nonce
         assert server.log_path.read_text().endswith("ready to roll!\n")
         assert server.passes_dir.is_dir()
         guard = server.guarded.guard
@@ -103,6 +105,19 @@ def test_a_server_starts_answers_for_itself_and_ends_with_its_family(tmp_path: P
         assert len(members) == 4
         assert Server.from_json(server.to_json()) == server
     assert gone(members, 0.5)
+
+
+def test_a_server_has_the_variables_of_its_run_first(tmp_path: Path) -> None:
+    """setproctitle, which names SGLang's processes, finds the command line by where the first variable lies: none that
+    the suite adds, of which torch sets one anew."""
+    server = running(tmp_path)
+    try:
+        block = Path(f"/proc/{server.guarded.process.pid}/environ").read_text()
+        own = [key for key in os.environ if not key.startswith(("PYTEST_", "COV_"))]
+        assert block.partition("=")[0] == own[0]
+        assert "TORCHINDUCTOR_CACHE_DIR=" in block
+    finally:
+        server.stop()
 
 
 def test_a_process_that_exits_fails_the_start_at_once_with_its_exception(tmp_path: Path) -> None:
@@ -139,8 +154,11 @@ def test_a_program_that_is_not_there(tmp_path: Path) -> None:
         begin_server(asked, directory=tmp_path / "start", release=RELEASE, entry=("/no/such/program",))
 
 
-def test_a_leftover_server_on_the_wanted_port_is_named_and_not_measured(tmp_path: Path, leftover: int) -> None:
-    error = refused(tmp_path, "normal", port=leftover)
+def test_a_leftover_server_on_the_port_is_named_and_not_measured(
+    tmp_path: Path, leftover: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fixtures.serving.server.free_port", lambda: leftover)
+    error = refused(tmp_path, "normal")
     assert error.cause == Cause.PORT
     assert "scripted_process.py" in str(error)
     assert str(leftover) in str(error)
@@ -150,8 +168,8 @@ def test_a_leftover_server_that_answers_for_one_that_hangs_is_noticed(
     tmp_path: Path, leftover: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The port was free when looked at, and taken a moment later: readiness must not believe the answer."""
-    monkeypatch.setattr("fixtures.serving.server._port", lambda name, port: leftover)
-    error = refused(tmp_path, "hang", port=leftover, deadline_s=10)
+    monkeypatch.setattr("fixtures.serving.server.free_port", lambda: leftover)
+    error = refused(tmp_path, "hang", deadline_s=10)
     assert error.cause == Cause.PORT
     assert "not the server that was started" in str(error)
 
@@ -160,11 +178,11 @@ def test_without_the_look_at_the_listener_the_leftover_would_be_taken_for_ready(
     tmp_path: Path, leftover: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Planted fault: with the first proof gone, the second one, the nonce, still refuses."""
-    monkeypatch.setattr("fixtures.serving.server._port", lambda name, port: leftover)
+    monkeypatch.setattr("fixtures.serving.server.free_port", lambda: leftover)
     monkeypatch.setattr("fixtures.serving.readiness._refuse_strangers", lambda *_: None)
     monkeypatch.setattr("fixtures.serving.readiness.READY_LINE", "")
-    monkeypatch.setattr("fixtures.serving.identity.listeners", lambda port, family: ({1}, set()))
-    error = refused(tmp_path, "hang", port=leftover, deadline_s=10)
+    monkeypatch.setattr("fixtures.serving.readiness.listeners", lambda port, family: ({1}, ""))
+    error = refused(tmp_path, "hang", deadline_s=10)
     assert error.cause == Cause.WRONG_SERVER
     assert "'old'" in str(error)
 
@@ -187,21 +205,14 @@ def test_a_server_that_lost_its_port_and_does_not_end_is_told_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who holds the port does not answer: waiting for its answer would make a hang of it."""
-    monkeypatch.setattr("fixtures.serving.server._port", lambda name, port: port)
     monkeypatch.setattr("fixtures.serving.readiness._refuse_strangers", lambda *_: None)
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
-        error = refused(tmp_path, "lost_port", port=holder.getsockname()[1], deadline_s=60)
+        monkeypatch.setattr("fixtures.serving.server.free_port", lambda: holder.getsockname()[1])
+        error = refused(tmp_path, "lost_port", deadline_s=60)
     assert error.cause == Cause.PORT
     assert "could not take port" in str(error)
-
-
-def test_a_port_that_the_user_fixed_is_not_changed(tmp_path: Path) -> None:
-    counter = tmp_path / "starts"
-    error = refused(tmp_path, "busy_once", port=free_port(), SCRIPT_COUNTER=str(counter))
-    assert error.cause == Cause.PORT
-    assert counter.read_text().split() == ["start"]
 
 
 def test_another_configuration_than_requested_is_no_evidence(tmp_path: Path) -> None:
@@ -276,13 +287,19 @@ def test_stopping_works_when_the_guard_was_killed(tmp_path: Path) -> None:
 def test_a_server_whose_guard_was_killed_while_it_started_is_dead(tmp_path: Path) -> None:
     """The kernel ends the server with its guard, and nobody is left to write down how."""
 
-    def kill_guard(elapsed_s: float, doing: str) -> None:
-        status = json.loads((tmp_path / "start" / "guard.json").read_text())
-        ProcessId.parse(status["guard"]).send(SIGKILL)
+    def kill_guard() -> None:
+        status = tmp_path / "start" / "guard.json"
+        while not status.exists() or json.loads(status.read_text())["server"] is None:
+            time.sleep(0.05)
+        time.sleep(0.3)
+        ProcessId.parse(json.loads(status.read_text())["guard"]).send(SIGKILL)
 
+    killer = threading.Thread(target=kill_guard, daemon=True)
+    killer.start()
     asked = deployment(tmp_path, "hang", deadline_s=30)
     with pytest.raises(ServerError) as caught:
-        begin_server(asked, directory=tmp_path / "start", release=RELEASE, entry=ENTRY, tell=kill_guard)
+        begin_server(asked, directory=tmp_path / "start", release=RELEASE, entry=ENTRY)
+    killer.join(timeout=10)
     assert caught.value.cause == Cause.KILLED
     assert "it ended during start, and its guard could not tell how" in str(caught.value)
     assert "runs" not in str(caught.value)

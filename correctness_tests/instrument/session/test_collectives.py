@@ -6,7 +6,8 @@ from functools import partial
 
 import pytest
 
-from fixtures.allreduce import preflight as module
+from correctness_tests.allreduce.all_reduce_faults import planted
+from fixtures.allreduce import ranks as module
 from fixtures.deployments import load_box
 from fixtures.errors import MeasurementFailed
 from fixtures.session import served
@@ -36,7 +37,7 @@ def test_collectives_that_work_let_servers_start():
 )
 def test_collectives_that_fail_are_a_failed_measurement_without_a_server(monkeypatch, tmp_path, fault, cause):
     monkeypatch.setattr(module.RankGroup, "run", _with_short_limit(module.RankGroup.run))
-    monkeypatch.setattr(served, "preflight", partial(module.preflight, fault=fault))
+    monkeypatch.setattr(served, "preflight", partial(module.preflight, fault=planted(fault)))
     side = Side("tp2", load_box("cpu").deployment("tp2"), "cpu", "0.5.23", ("no such program",))
     record = measure_start(Subject(side, (), "r"), "stage1", 0, tmp_path, lambda _step: None)
     assert record.status == "measurement failed"

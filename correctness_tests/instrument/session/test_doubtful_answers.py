@@ -13,7 +13,7 @@ from fixtures.deployments import load_box
 from fixtures.errors import MeasurementFailed
 from fixtures.records.metric import Metric
 from fixtures.serving.client_results import RequestResult, WorkloadResult
-from fixtures.serving.failure_rules import Cause
+from fixtures.serving.failure import Cause
 from fixtures.session.measure_start import require_drafts
 
 TOKENS = 80

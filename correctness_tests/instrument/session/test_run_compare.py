@@ -67,6 +67,20 @@ def test_two_runs_on_one_stack_are_old_and_new(suite: Suite, folders: tuple[Path
     assert "unblocks pcie_ipc: wrong output -> improves" in text
 
 
+def test_a_folder_has_one_outcome_judged_alone_and_side_by_side(suite: Suite, tmp_path: Path) -> None:
+    """An arm whose output nobody checked is not tried, in both."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    write_starts(old, "baseline_bs128", 89.5, stack="cu128", environment=OLD)
+    write_tried(new, "pcie_ipc", 89.5)
+    write_starts(new, "pcie_ipc_eagle3", 170.0)
+    given = ("--box=pcie_blackwell", f"--from-results={new}", f"--baselines={tmp_path / 'none'}")
+    _, alone = suite("-m", "perf", *given, "perf_tests/test_campaign.py")
+    assert "pcie_ipc on cu130: first outcome: no effect" in alone
+    _, text = suite(f"--compare={old},{new}")
+    row = next(line for line in text.split("Approaches")[1].splitlines() if line.startswith("  pcie_ipc "))
+    assert row.split()[1:] == ["not", "tried", "no", "effect", "first", "outcome"]
+
+
 @pytest.mark.parametrize(
     ("starts", "rate", "code", "said"),
     [

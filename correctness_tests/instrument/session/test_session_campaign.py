@@ -18,10 +18,10 @@ from fixtures.deployments.stacks import stack
 from fixtures.errors import ServerError
 from fixtures.records.correctness import AllReduceChecked, ReplayChecked, read_correctness
 from fixtures.records.start import StartRecord
-from fixtures.session import campaign as module
+from fixtures.session import campaign_servers as module
 from fixtures.session import measurements
 from fixtures.session.budget import budget_of
-from fixtures.session.campaign import Campaign
+from fixtures.session.campaign_servers import campaign_of
 from fixtures.session.measurements import Measurements, Plan
 
 GPU = load_box(BOX)
@@ -93,7 +93,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
 
 def test_sums_then_outputs_then_speed(bench: Bench, tmp_path: Path) -> None:
     (question,) = asked("pcie_ipc")
-    found = Campaign(bench, [question]).try_approach(question)  # type: ignore[arg-type]
+    found = campaign_of(bench, [question]).try_approach(question)  # type: ignore[arg-type]
     assert bench.steps == [
         "sum pcie_ipc", "ask pcie_ipc", "judge pcie_ipc by baseline_bs128",
         "measure pcie_ipc", "measure baseline_bs128", "confirm pcie_ipc",
@@ -108,7 +108,7 @@ def test_sums_then_outputs_then_speed(bench: Bench, tmp_path: Path) -> None:
 
 def test_one_judge_starts_once_for_all_whose_outputs_it_judges(bench: Bench) -> None:
     questions = asked("pcie_ipc", "pcie_ipc_eagle3", "eagle3")
-    campaign = Campaign(bench, questions)  # type: ignore[arg-type]
+    campaign = campaign_of(bench, questions)  # type: ignore[arg-type]
     for question in questions:
         campaign.try_approach(question)
     assert sum(step.startswith("judge") for step in bench.steps) == 1
@@ -118,7 +118,7 @@ def test_one_judge_starts_once_for_all_whose_outputs_it_judges(bench: Bench) -> 
 def test_a_wrong_sum_ends_the_try_before_any_server(bench: Bench) -> None:
     bench.sums["pcie_ipc"] = AllReduceChecked("sglang_pcie_ipc", 8, calls=120, wrong="rank 1: 7 elements wrong")
     (question,) = asked("pcie_ipc")
-    found = Campaign(bench, [question]).try_approach(question)  # type: ignore[arg-type]
+    found = campaign_of(bench, [question]).try_approach(question)  # type: ignore[arg-type]
     assert bench.steps == ["sum pcie_ipc"]
     assert found.comparison is not None
     assert found.comparison.now is Outcome.WRONG_OUTPUT
@@ -127,7 +127,7 @@ def test_a_wrong_sum_ends_the_try_before_any_server(bench: Bench) -> None:
 def test_wrong_output_ends_the_try_before_speed(bench: Bench) -> None:
     bench.wrong.add("pcie_ipc")
     (question,) = asked("pcie_ipc")
-    found = Campaign(bench, [question]).try_approach(question)  # type: ignore[arg-type]
+    found = campaign_of(bench, [question]).try_approach(question)  # type: ignore[arg-type]
     assert not any(step.startswith("measure") for step in bench.steps)
     assert found.comparison is not None
     assert found.comparison.now is Outcome.WRONG_OUTPUT
@@ -137,7 +137,7 @@ def test_wrong_output_ends_the_try_before_speed(bench: Bench) -> None:
 def test_a_server_that_cannot_be_asked_is_no_judgement_and_spares_the_others(bench: Bench) -> None:
     bench.unanswered.add("pcie_ipc")
     (question,) = asked("pcie_ipc", "pcie_ipc_eagle3")
-    found = Campaign(bench, [question]).try_approach(question)  # type: ignore[arg-type]
+    found = campaign_of(bench, [question]).try_approach(question)  # type: ignore[arg-type]
     plain, speculative = found.arms
     assert plain.outcome is None
     assert "out of memory" in plain.why
@@ -147,7 +147,7 @@ def test_a_server_that_cannot_be_asked_is_no_judgement_and_spares_the_others(ben
 def test_with_few_starts_the_reference_is_not_started_in_vain(tmp_path: Path, bench: Bench) -> None:
     bench.options.starts = 1
     (question,) = asked("pcie_ipc")
-    found = Campaign(bench, [question]).try_approach(question)  # type: ignore[arg-type]
+    found = campaign_of(bench, [question]).try_approach(question)  # type: ignore[arg-type]
     assert "measure baseline_bs128" not in bench.steps
     assert found.undecided
     assert "no baseline: give --starts 10" in str(found)
@@ -158,7 +158,7 @@ def test_what_a_release_cannot_express_is_not_tried(bench: Bench) -> None:
     question = next(
         each for each in questions_of(load_approaches(), BOX, GPU, ("pcie_ipc",), ()) if each.stack == "cu128"
     )
-    reason = Campaign(bench, [question]).cannot(question)  # type: ignore[arg-type]
+    reason = campaign_of(bench, [question]).cannot(question)  # type: ignore[arg-type]
     assert "pcie_ipc" in str(reason)
     assert "0.5.22" in str(reason)
 
@@ -197,7 +197,7 @@ def measuring(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_first_measured_start_answers_and_no_other_is_started_for_it(measuring: Bench) -> None:
     (question,) = asked("pcie_ipc")
-    campaign = Campaign(measuring, [question])  # type: ignore[arg-type]
+    campaign = campaign_of(measuring, [question])  # type: ignore[arg-type]
     campaign.ask_first()
     measuring.source.stage1(GPU.deployment("pcie_ipc"))  # as the tests of speed before it do
     found = campaign.try_approach(question)
@@ -211,7 +211,7 @@ def test_the_first_measured_start_answers_and_no_other_is_started_for_it(measuri
 
 def test_alone_an_approach_answers_before_it_is_measured(measuring: Bench) -> None:
     (question,) = asked("pcie_ipc")
-    campaign = Campaign(measuring, [question])  # type: ignore[arg-type]
+    campaign = campaign_of(measuring, [question])  # type: ignore[arg-type]
     campaign.ask_first()
     campaign.try_approach(question)
     assert measuring.steps[:4] == [
@@ -223,7 +223,7 @@ def test_alone_an_approach_answers_before_it_is_measured(measuring: Bench) -> No
 def test_a_server_that_failed_is_not_started_once_more_to_be_asked(measuring: Bench) -> None:
     measuring.unanswered.add("pcie_ipc")
     (question,) = asked("pcie_ipc")
-    campaign = Campaign(measuring, [question])  # type: ignore[arg-type]
+    campaign = campaign_of(measuring, [question])  # type: ignore[arg-type]
     campaign.ask_first()
     measuring.source.stage1(GPU.deployment("pcie_ipc"))
     found = campaign.try_approach(question)
@@ -237,7 +237,7 @@ def test_when_the_time_is_up_no_server_starts_for_outputs(
 ) -> None:
     monkeypatch.setattr(measuring.source, "time_left", lambda: False)
     (question,) = asked("pcie_ipc")
-    found = Campaign(measuring, [question]).try_approach(question)  # type: ignore[arg-type]
+    found = campaign_of(measuring, [question]).try_approach(question)  # type: ignore[arg-type]
     assert measuring.steps == ["sum pcie_ipc"]
     assert found.comparison is not None
     assert found.comparison.now is Outcome.NOT_TRIED

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 pytest.importorskip("sglang_cpu")
 
-from sglang_cpu import chain, kv_slots, paged  # noqa: E402
+from sglang_cpu import chain, paged  # noqa: E402
 
 DIM = 8
 
@@ -180,14 +180,14 @@ def test_slots_are_written_and_read_back_by_position(mix: list[tuple[int, int]])
     total = sum(length for _, length in mix)
     table = torch.zeros((len(mix), 16), dtype=torch.int32)
     slots = torch.arange(100, 100 + total)
-    kv_slots.assign_slots(indices, table, start, end, slots, len(mix))
+    paged.assign_slots(indices, table, start, end, slots, len(mix))
     expected, at = torch.zeros_like(table), 100
     for index, (first, length) in zip(indices.tolist(), mix, strict=True):
         for position in range(first, first + length):
             expected[index, position] = at
             at += 1
     assert torch.equal(table, expected)
-    back = kv_slots.extend_slots(
+    back = paged.extend_slots(
         req_pool_indices=indices, req_to_token=table, start_offset=start, end_offset=end, batch_size=len(mix),
         draft_token_num=0, device="cpu",
     )
@@ -198,15 +198,15 @@ def test_draft_and_verify_slots_follow_the_page_table() -> None:
     table = torch.arange(40, dtype=torch.int32).view(4, 10)
     indices, lengths = torch.tensor([2, 0]), torch.tensor([3, 7])
     out = torch.empty(4, dtype=torch.int64)
-    kv_slots.draft_slots(indices, table, lengths, out, 1, 2)
+    paged.draft_slots(indices, table, lengths, out, 1, 2)
     assert out.tolist() == [23, 24, 7, 8]
-    assert kv_slots.uniform_slots(indices, table, lengths, 2, 3, "cpu").tolist() == [23, 24, 25, 7, 8, 9]
+    assert paged.uniform_slots(indices, table, lengths, 2, 3, "cpu").tolist() == [23, 24, 25, 7, 8, 9]
     with pytest.raises(NotImplementedError, match="full_v2p"):
-        kv_slots.uniform_slots(indices, table, lengths, 2, 3, "cpu", full_v2p=out)
+        paged.uniform_slots(indices, table, lengths, 2, 3, "cpu", full_v2p=out)
 
 
 def test_the_bonus_token_is_the_last_accepted_one() -> None:
     out = torch.empty(2, dtype=torch.int32)
     accepted = torch.tensor([[10, 11, 12, 13], [20, 21, 22, 23]], dtype=torch.int32)
-    kv_slots.bonus_tokens(accepted, torch.tensor([3, 1], dtype=torch.int32), out, 4, 2)
+    paged.bonus_tokens(accepted, torch.tensor([3, 1], dtype=torch.int32), out, 4, 2)
     assert out.tolist() == [12, 20]

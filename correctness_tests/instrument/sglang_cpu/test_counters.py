@@ -16,9 +16,8 @@ from fixtures.records.passes import Passes, parse_rank, read_passes
 pytest.importorskip("sglang_cpu")
 
 from sglang_cpu.counters import install
-from sglang_cpu.counters.collect import RECENT, Collectives, Entry
-from sglang_cpu.counters.recorder import Recorder
-from sglang_cpu.counters.writer import BUSY_S, Writer
+from sglang_cpu.counters.install import BUSY_S, Writer
+from sglang_cpu.counters.recorder import RECENT, Collectives, Entry, Recorder
 
 
 class Tensor:
@@ -164,7 +163,7 @@ def test_graphs_are_captured_before_the_first_pass_and_counted_in_it(
     """As a server starts on a GPU: it captures while it loads, and its first forward pass may be a replay."""
     torch = pytest.importorskip("torch")
     hooked: dict[str, Any] = {}
-    monkeypatch.setattr(install, "around", lambda target, wrapper, **_: hooked.setdefault(target, wrapper))
+    monkeypatch.setattr(install, "around", lambda target, **_: lambda wrapper: hooked.setdefault(target, wrapper))
     monkeypatch.setattr(install, "_recorder", lambda cuda: recorder())
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     written: list[Recorder] = []

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 pytest.importorskip("sglang_cpu")
 
-from sglang_cpu import chain_sampling as sampling  # noqa: E402
+from sglang_cpu import chain as sampling  # noqa: E402
 
 VOCABULARY, WIDTH = 5, 3
 GRID = 400

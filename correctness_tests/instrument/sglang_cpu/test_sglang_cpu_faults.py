@@ -105,8 +105,8 @@ def test_wrappers_of_one_target_nest_in_the_order_of_registration(monkeypatch: p
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(hooks, "_apply", hooks._replace)
     for name in ("outer", "middle", "inner"):
-        hooks.around("wrapped_for_a_test.call", lambda original, *seen, name=name: original(*seen, name))
-    hooks.around("wrapped_for_a_test.missing", lambda original: original(), optional=True)
+        hooks.around("wrapped_for_a_test.call")(lambda original, *seen, name=name: original(*seen, name))
+    hooks.around("wrapped_for_a_test.missing", optional=True)(lambda original: original())
     hooks.apply()
     assert module.call() == ["outer", "middle", "inner", "original"]
 
@@ -116,7 +116,7 @@ def test_faults_of_text_sit_in_the_process_that_makes_it_and_no_other(monkeypatc
 
     planted: list[str] = []
     monkeypatch.setattr(
-        faults, "installers", lambda: {name: lambda _, name=name: planted.append(name) for name in CATALOG}
+        faults, "installers", lambda: {name: lambda name=name: planted.append(name) for name in CATALOG}
     )
     given = parse_faults("text_short,mask_leak,id_lost,frequency_twice")
     faults.install_faults(given, in_text=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+import alternatives
 import pytest
+from acceptance import acceptance, judge_acceptance, judge_cache_hit, judge_decay, judge_paired
 
-from fixtures.speculation import alternatives
-from fixtures.speculation.acceptance import acceptance, judge_acceptance, judge_cache_hit, judge_decay, judge_paired
 from fixtures.speculation.answers import Answer
 from fixtures.speculation.replay import Symptom
 

@@ -11,8 +11,7 @@ import pytest
 pytest.importorskip("sglang_cpu")
 
 from sglang_cpu import hooks
-from sglang_cpu.faults.catalog import BadFault, Fault, parse_faults
-from sglang_cpu.faults.switch import Switch
+from sglang_cpu.faults import BadFault, Fault, Switch, parse_faults
 
 
 def write(path: Path, text: str) -> None:
@@ -49,8 +48,8 @@ def test_a_switched_wrapper_steps_aside(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(hooks, "_apply", hooks._replace)
     on = False
     with hooks.only_when(lambda: on):
-        hooks.around("switched_for_a_test.call", lambda original, *seen: original(*seen, "fault"))
-    hooks.around("switched_for_a_test.call", lambda original, *seen: original(*seen, "always"))
+        hooks.around("switched_for_a_test.call")(lambda original, *seen: original(*seen, "fault"))
+    hooks.around("switched_for_a_test.call")(lambda original, *seen: original(*seen, "always"))
     hooks.apply()
     assert module.call() == ["always", "original"]  # type: ignore[attr-defined]
     on = True

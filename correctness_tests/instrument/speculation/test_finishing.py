@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from known_defects import expected_by_run
 
 from fixtures.speculation.answers import Answer, Ask, Finish
-from fixtures.speculation.finishing import expected, expected_by_run, judge_finish
+from fixtures.speculation.finishing import expected, judge_finish
 
 EOS = frozenset({2})
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 
+from acceptance import judge_history
+from long_requests import again
+from request_matrix import Probe
+
 from fixtures.speculation.answers import Answer, Ask
-from fixtures.speculation.history import judge_history
-from fixtures.speculation.long_run import again
-from fixtures.speculation.matrix import Probe
 from fixtures.speculation.replay import Symptom
 
 TOKENS = 40

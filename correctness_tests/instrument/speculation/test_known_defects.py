@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fixtures.speculation.known import beside
+from known_defects import beside
+
 from fixtures.speculation.replay import Finding, Symptom
 
 KNOWN = Finding(Symptom.REGRET, "case", "token 3 is 7")

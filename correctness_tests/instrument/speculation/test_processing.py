@@ -6,18 +6,15 @@ import math
 import random
 
 import pytest
-
-from fixtures.speculation.processing import (
+from processed_scores import (
     MISTAKES,
+    PROBE_PENALTIES,
     every_token,
-    normalised,
     normaliser,
-    one_late,
-    one_per_pass,
     processed,
     shown_by,
 )
-from fixtures.speculation.reference import PROBE_PENALTIES
+from trial import one_late, one_per_pass
 
 TOKENS = [3, 4, 3, 5]
 LOGITS = {3: 2.0, 4: -1.0, 5: 0.5, 6: 1.0}
@@ -84,10 +81,6 @@ def test_min_new_tokens_holds_stop_tokens_back_until_enough_are_counted() -> Non
 def test_a_grammar_forbids_what_it_does_not_allow() -> None:
     found = processed([ROW], {}, [[]], allowed=[{4, 5}])[0]
     assert {token for token, score in found.items() if score == -math.inf} == {3, 6}
-
-
-def test_normalised_is_a_distribution() -> None:
-    assert normalised(LOGITS) == pytest.approx(ROW)
 
 
 def test_the_normaliser_is_found_from_two_penalties_for_logits_of_either_sign() -> None:

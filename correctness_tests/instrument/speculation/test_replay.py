@@ -7,8 +7,7 @@ import math
 import pytest
 
 from fixtures.errors import MeasurementFailed
-from fixtures.speculation.noise import Own, measure
-from fixtures.speculation.reference import rows_of
+from fixtures.speculation.reference import Own, measure, rows_of
 from fixtures.speculation.replay import (
     Judged,
     Noise,

@@ -7,15 +7,15 @@ import math
 from pathlib import Path
 
 import pytest
+from long_requests import SPARE, TOKENS, long_answers, long_prompts
+from planted import PLANTED, PLANTED_CONTEXTS, PLANTED_SAMPLING, PLANTED_TIGHT
+from request_matrix import BUILDERS, Group, Probe, inside_a_run
+from situations import ending_model
+from trial import as_counted_by, counted_by_pass, counted_late, judge_power
 
 from fixtures.speculation.answers import Ask
 from fixtures.speculation.check import Checked
-from fixtures.speculation.contexts import SPARE, TOKENS, long_answers, long_prompts
-from fixtures.speculation.ending_model import ending_model
-from fixtures.speculation.faults import PLANTED, PLANTED_CONTEXTS, PLANTED_SAMPLING, PLANTED_TIGHT
-from fixtures.speculation.matrix import BUILDERS, Group, Probe, inside_a_run
 from fixtures.speculation.replay import Symptom
-from fixtures.speculation.trial import as_counted_by, counted_by_pass, counted_late, judge_power
 from fixtures.speculation.vocabulary import Vocabulary
 
 WORDS = tuple(range(10, 50))

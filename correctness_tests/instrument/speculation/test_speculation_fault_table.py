@@ -11,7 +11,7 @@ import pytest
 PLANTING = """
 import pytest
 from dataclasses import asdict
-from fixtures.speculation.fault_table import ROW, Row
+from planted_table import ROW, Row
 
 @pytest.mark.parametrize("fault", ["mask_leak", "draft_dead", "stop_missed"])
 def test_planted(fault, record_property):
@@ -29,11 +29,12 @@ def pytest_collection_finish(session):
 
 @pytest.fixture
 def run(suite: Callable[..., tuple[int, str]], pytestconfig: pytest.Config, tmp_path: Path) -> Callable[..., str]:
-    """Run these tests with the suite's plugin; the text."""
+    """Run these tests with the suite's plugin and the table's; the text."""
 
     def ask(*arguments: str) -> str:
-        path = os.pathsep.join([str(tmp_path), str(pytestconfig.rootpath)])
-        given = ("-p", "fixtures.plugin", "--box=cpu", f"--results={tmp_path / 'results'}")
+        beside = pytestconfig.rootpath / "correctness_tests" / "speculation"
+        path = os.pathsep.join([str(tmp_path), str(pytestconfig.rootpath), str(beside)])
+        given = ("-p", "fixtures.plugin", "-p", "planted_table", "--box=cpu", f"--results={tmp_path / 'results'}")
         code, text = suite(*given, *arguments, PYTHONPATH=path)
         assert code in (0, 1), text
         return text

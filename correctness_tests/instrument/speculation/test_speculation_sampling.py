@@ -12,8 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-
-from fixtures.speculation.sampling import Left, judge_marginals, leaves, marginals, probabilities
+from sampled_draws import Left, judge_marginals, leaves, marginals, probabilities
 
 VOCABULARY, STEPS, SAMPLES = 24, 3, 5000
 TEMPERATURE, TOP_P = 0.8, 0.9

@@ -14,15 +14,22 @@ pytest.importorskip("transformers", reason="the pair is decoded with transformer
 
 from fixtures.serving.workloads.degeneracy import degenerate  # noqa: E402
 from fixtures.serving.workloads.prompts import PROMPTS, read_prompts  # noqa: E402
-from fixtures.tiny_pair import chain, corpus  # noqa: E402
-from fixtures.tiny_pair.checkpoint import load_draft, load_target  # noqa: E402
+from fixtures.tiny_pair import corpus, measure  # noqa: E402
+from fixtures.tiny_pair.checkpoint import (  # noqa: E402
+    continue_ids,
+    load_draft,
+    load_reference,
+    load_target,
+    load_tokenizer,
+    save_draft,
+    save_target,
+)
 from fixtures.tiny_pair.draft import AUX_LAYERS, Draft  # noqa: E402
-from fixtures.tiny_pair.generation import continue_ids, load_reference, load_tokenizer  # noqa: E402
 from fixtures.tiny_pair.network import TargetModel  # noqa: E402
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("tiny pair")]
 
-PAIR = Path(chain.__file__).parent
+PAIR = Path(measure.__file__).parent
 LARGEST_PAIR = 4_000_000  # bytes
 LEAST_ACCEPT_LENGTH = 2.5  # tokens per verify pass, of at most 4
 LEAST_MARGIN_SHARE = 0.6  # of positions whose first choice leads by more than 0.5 nats
@@ -36,11 +43,11 @@ class Decoded:
     target: TargetModel
     draft: Draft
     pairs: list[tuple[list[int], list[int]]]
-    answers: list[chain.Examined]
+    answers: list[measure.Examined]
 
     def accept_length(self, draft: Draft, aux_layers: tuple[int, ...] = AUX_LAYERS) -> float:
-        answers = [chain.examine(self.target, draft, *pair, aux_layers=aux_layers) for pair in self.pairs]
-        return chain.pooled_accept_length(answers)
+        answers = [measure.examine(self.target, draft, *pair, aux_layers=aux_layers) for pair in self.pairs]
+        return measure.pooled_accept_length(answers)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +60,7 @@ def decoded() -> Decoded:
     texts = continue_ids(load_reference(PAIR / "target"), ids, ANSWER).tolist()
     pairs = list(zip(ids, texts, strict=True))
     target, draft = load_target(PAIR / "target"), load_draft(PAIR / "eagle3")
-    return Decoded(target, draft, pairs, [chain.examine(target, draft, *pair) for pair in pairs])
+    return Decoded(target, draft, pairs, [measure.examine(target, draft, *pair) for pair in pairs])
 
 
 def config(name: str) -> dict[str, Any]:
@@ -64,6 +71,16 @@ def config(name: str) -> dict[str, Any]:
 def test_the_pair_is_small() -> None:
     files = [path for name in ("target", "eagle3") for path in (PAIR / name).iterdir()]
     assert sum(path.stat().st_size for path in files) <= LARGEST_PAIR
+
+
+def test_the_pair_is_written_as_it_was_read(tmp_path: Path) -> None:
+    """Byte for byte: what writes a pair is what wrote this one."""
+    save_target(load_target(PAIR / "target"), tmp_path / "target")
+    save_draft(load_draft(PAIR / "eagle3"), tmp_path / "eagle3")
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(written) == 4
+    for path in written:
+        assert path.read_bytes() == (PAIR / path.relative_to(tmp_path)).read_bytes(), path.name
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -120,11 +137,11 @@ def test_the_target_writes_without_loops(decoded: Decoded) -> None:
 
 
 def test_the_target_is_mostly_sure(decoded: Decoded) -> None:
-    assert chain.margin_share(decoded.answers) >= LEAST_MARGIN_SHARE
+    assert measure.margin_share(decoded.answers) >= LEAST_MARGIN_SHARE
 
 
 def test_the_draft_is_mostly_right(decoded: Decoded) -> None:
-    assert chain.pooled_accept_length(decoded.answers) >= LEAST_ACCEPT_LENGTH
+    assert measure.pooled_accept_length(decoded.answers) >= LEAST_ACCEPT_LENGTH
 
 
 def test_planted_wrong_layers_are_noticed(decoded: Decoded) -> None:
@@ -151,4 +168,4 @@ def test_planted_shuffled_weights_are_noticed(decoded: Decoded) -> None:
 def test_the_stored_figures_are_those_of_this_pair(decoded: Decoded) -> None:
     """figures.json belongs to the weights beside it: accept length over all openings is near that of some."""
     stored = json.loads((PAIR / "figures.json").read_text())["code_openings"]["accept_length"]
-    assert abs(chain.pooled_accept_length(decoded.answers) - stored) < 0.35
+    assert abs(measure.pooled_accept_length(decoded.answers) - stored) < 0.35
