@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import configparser
 import re
 import tomllib
+from fnmatch import fnmatch
 
 import pytest
 import yaml
@@ -26,6 +28,18 @@ def test_every_option_is_in_the_readme(pytestconfig):
     assert len(options) > 10
     docs = "".join(path.read_text() for path in (pytestconfig.rootpath / "docs").glob("*.md"))
     assert [option for option in sorted(options) if option not in readme + docs] == []
+
+
+def test_tox_hands_on_what_the_readme_sets_on_the_gpu_box(pytestconfig):
+    """tox drops every variable that it is not told to pass."""
+    readme = (pytestconfig.rootpath / "README.md").read_text()
+    section = readme.split("## On the GPU box")[1].split("\n## ")[0]
+    named = {"LIBRARY_PATH", "CUDA_HOME", *re.findall(r"\b(KIMI_[A-Z0-9_]+)=", section)}
+    assert all(each in section for each in named)
+    tox = configparser.ConfigParser(interpolation=None)
+    tox.read(pytestconfig.rootpath / "tox.ini")
+    passed = tox["testenv:cu128"]["pass_env"].split()
+    assert [each for each in sorted(named) if not any(fnmatch(each, pattern) for pattern in passed)] == []
 
 
 def name(requirement: str) -> str:

@@ -156,9 +156,12 @@ class TestBehindOnesBack:
         options = {
             key: value for key, value in OPTIONS.items() if key not in ("random_seed", "memory_fraction")
         }
-        found = changed(release, options)
-        assert str(found) == "random_seed: not pinned, SGLang chose 7 (state it)"
-        assert contradictions([found]) == [found]
+        found = differences(options, INFO[release], release)
+        assert [str(each) for each in found] == [
+            "random_seed: not pinned, SGLang chose 7 (state it)",
+            "memory_fraction: not pinned, SGLang chose 0.83 (state it)",
+        ]
+        assert contradictions(found) == found
 
 
 def test_graphs_switched_off() -> None:

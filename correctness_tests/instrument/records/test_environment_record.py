@@ -139,3 +139,30 @@ def test_a_component_is_found_under_the_name_that_any_stack_pins(monkeypatch):
     monkeypatch.setattr(stacks, "load_stacks", lambda: {"cu140": newer})
     monkeypatch.setattr(environment.metadata, "version", {"nvidia-nccl-cu14": "3.0.1"}.__getitem__)
     assert environment.installed_version(stacks.distributions(environment.OF_CUDA["nccl"])) == "3.0.1"
+
+
+@pytest.fixture
+def machine_ids(tmp_path, monkeypatch):
+    files = tuple(tmp_path / name for name in ("systemd", "dbus", "product_uuid"))
+    monkeypatch.setattr(environment, "MACHINE_IDS", files)
+    return files
+
+
+def test_a_container_without_a_machine_id_is_told_by_its_board(machine_ids):
+    machine_ids[0].write_text("uninitialized\n")
+    machine_ids[2].write_text("4c4c4544-0051\n")
+    known = environment.machine_id()
+    machine_ids[2].write_text("4c4c4544-0052\n")
+    assert known != environment.machine_id()
+
+
+def test_a_container_without_either_equals_itself(machine_ids, monkeypatch):
+    """`unknown` would differ from itself, and every verdict would be lost after all the starts."""
+    found = environment.fingerprint({})
+    assert found["machine"].startswith("hw-")
+    assert differing(found, environment.fingerprint({})) == []
+    monkeypatch.setattr(environment, "_run", lambda *_: "GPU-1\nGPU-2\n")
+    with_gpus = environment.machine_id()
+    assert with_gpus != found["machine"]
+    monkeypatch.setattr(environment, "_run", lambda *_: "GPU-2\nGPU-1\n")
+    assert environment.machine_id() == with_gpus

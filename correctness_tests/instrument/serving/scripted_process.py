@@ -6,6 +6,8 @@ nothing.
     normal        two children are started, one of them in a session of its own and without the mark; then it serves
     exit          ends at start with a traceback
     hang          never listens
+    refusing      says that it refuses the path under test, and then loads for ever
+    raising       raises the refusal
     deaf          listens, and accepts nothing further
     unready       answers 503 from /ready for ever
     error500      answers 500 to everything
@@ -96,6 +98,13 @@ def main() -> None:
             file.write("start\n")
     if SCRIPT == "exit":
         fail("RuntimeError: planted crash")
+    if SCRIPT == "refusing":
+        print("Device capability 12 not supported, communicator is not available.", flush=True)
+        time.sleep(600)
+    if SCRIPT == "raising":
+        print(TRACEBACK.format(error="ValueError: fusion requires SM90"), flush=True)
+        time.sleep(1)
+        os._exit(3)
     if SCRIPT == "hang":
         time.sleep(600)
     if SCRIPT == "lost_port":  # as SGLang 0.5.23 does: it says so, and neither serves nor ends

@@ -238,6 +238,29 @@ def test_a_path_that_the_server_refused_silently_is_no_evidence(tmp_path: Path) 
     assert "Device capability 12 not supported" in str(error)
 
 
+def test_a_refusal_ends_the_start_before_the_weights_are_loaded(tmp_path: Path) -> None:
+    """It would load for ever: only its first line can end it before its deadline."""
+    path = {"symmetric memory": Evidence(active=("symm_mem is on",), refused=("communicator is not available",))}
+    begun = time.monotonic()
+    error = refused(tmp_path, "refusing", evidence=path, deadline_s=60)
+    assert time.monotonic() - begun < 30
+    assert error.cause == Cause.UNSUPPORTED_ARCHITECTURE
+    assert "symmetric memory is refused: Device capability 12 not supported" in str(error)
+
+
+def test_a_refusal_of_another_path_ends_no_start(tmp_path: Path) -> None:
+    path = {"fusion": Evidence(active=("communicator is not",), refused=("fusion is off",))}
+    asked = deployment(tmp_path, "silent", evidence=path)
+    with start_server(asked, directory=tmp_path / "start", release=RELEASE, entry=ENTRY) as server:
+        server.check_alive()
+
+
+def test_a_refusal_that_is_raised_is_told_as_what_ended_the_server(tmp_path: Path) -> None:
+    error = refused(tmp_path, "raising", evidence={"fusion": Evidence(active=("on",), refused=("requires SM90",))})
+    assert isinstance(error, ServerError)
+    assert "exit code 3" in str(error)
+
+
 def test_a_server_without_the_plugin_that_counts_is_no_evidence(tmp_path: Path) -> None:
     error = refused(tmp_path, "plugin")
     assert isinstance(error, MeasurementFailed)

@@ -76,8 +76,12 @@ CASES = {
     "no records": (["--from-results=/nonexistent"], "/nonexistent: no such folder"),
     "results in the way": (["--results=/proc/version/x"], "/proc/version/x.*give a writable folder"),
     "against nothing": (["--against=nope"], "--against 'nope' is no deployment of this box, no stack"),
+    "another machine": (
+        ["--box=pcie_blackwell"], "box pcie_blackwell needs 8 x RTX PRO 6000 Blackwell .*--any-hardware to measure"
+    ),
     "model not named": (
-        ["--box=pcie_blackwell", "--deployment=baseline_bs128"], "KIMI_K25_MODEL is not set; export KIMI_K25_MODEL="
+        ["--box=pcie_blackwell", "--any-hardware", "--deployment=baseline_bs128"],
+        "KIMI_K25_MODEL is not set; export KIMI_K25_MODEL=",
     ),
 }
 
