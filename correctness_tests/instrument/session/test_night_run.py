@@ -227,7 +227,7 @@ def test_a_decision_as_the_gate_s_answer(tmp_path: Path, monkeypatch: pytest.Mon
     assert found.slowdown == pytest.approx(1 / 0.6 - 1, rel=0.05)
     assert found.baseline_value == pytest.approx(100, rel=0.03)
     assert "× baseline" in found.reason
-    known = judgement(slower, records, "baseline", "box cpu expects it to be slower")
+    known = found.excused("box cpu expects it to be slower")
     assert not known.blocks
     assert "expects it to be slower" in known.reason
 
