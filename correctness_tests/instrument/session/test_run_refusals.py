@@ -68,7 +68,7 @@ CASES = {
         ["--from-results=/tmp", "--results=/tmp/r"], "--results /tmp/r: nothing is measured with --from-results"
     ),
     "a time to judge in": (
-        ["--from-results=/tmp", "--max-minutes=3"], "--max-minutes 3.0: nothing is measured with --from-results"
+        ["--from-results=/tmp", "--max-minutes=3"], "--max-minutes 3: nothing is measured with --from-results"
     ),
     "a page below a file": (["--html=/etc/passwd/x.html"], "--html /etc/passwd/x.html: /etc/passwd: Not a directory"),
     "a page where none can be": (["--html=/proc/x.html"], "--html /proc/x.html: /proc: .*that can be written"),

@@ -37,12 +37,17 @@ class Bench:
         self.options = SimpleNamespace(
             starts=starts, baselines=folder / "none", from_results=None, confirm_starts=STARTS
         )
+        self.night_judge = SimpleNamespace(between=lambda source, name, key, reference: None)
         self.source = SimpleNamespace(stage1=self.stage1, stage2=self.stage2)
         self._rates, self._folder = rates, folder
         self.budget = budget_of(GPU, "cu130", GPU.deployments)
         self.sums: dict[str, AllReduceChecked] = {}
         self.wrong: set[str] = set()
         self.unanswered: set[str] = set()
+
+    @property
+    def starts(self) -> int:
+        return int(self.options.starts)
 
     def results(self) -> Path:
         return self._folder

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,7 +24,6 @@ from fixtures.session import measurements, paired
 from fixtures.session.against import Side, candidate_side
 from fixtures.session.measurements import Measurements, Plan
 from fixtures.session.paired import PairPlan, measure_pair
-from fixtures.session.run import Run
 
 CPU, GPU = load_box("cpu"), load_box("pcie_blackwell")
 WORKLOADS = [load_workload(name, "cpu") for name in ("single_stream", "concurrency_8")]
@@ -222,16 +220,6 @@ def test_without_kernels_to_compile_nothing_is_discarded(measuring: Any) -> None
     source, begun = measuring(False, lambda deployment: side_of("baseline", OTHER))
     source.pairs(CPU.deployment("eagle3"), 1)
     assert begun == ["pair 0 eagle3"]
-
-
-@pytest.mark.parametrize(
-    ("box", "against", "planned"),
-    [(GPU, None, 2 * 5 + 2), (GPU, "baseline_bs512", 2 * 5 + 3), (GPU, "HEAD", 2 * 5 + 4), (CPU, "HEAD", 2 * 5)],
-)
-def test_the_first_starts_of_both_sides_are_planned(box: Any, against: str | None, planned: int) -> None:
-    run: Any = SimpleNamespace(box=box, options=SimpleNamespace(against=against, starts=5))
-    names: Sequence[str] = ("baseline_bs128", "eagle3") if box is GPU else ("baseline", "eagle3")
-    assert Run.planned_starts(run, names) == planned
 
 
 def test_the_first_start_of_the_other_side_is_filed_as_that_side(tmp_path: Path, monkeypatch: Any) -> None:
