@@ -44,8 +44,13 @@ def judge(suite: Callable[..., tuple[int, str]], tmp_path: Path) -> Callable[...
         for record in records:
             write_record(record, results)
         code, text = suite(
-            "-m", "perf", "--box=cpu", f"--deployment={DEPLOYMENT}", "--workload=single_stream",
-            f"--from-results={results}", f"--baselines={baselines}",
+            "-m",
+            "perf",
+            "--box=cpu",
+            f"--deployment={DEPLOYMENT}",
+            "--workload=single_stream",
+            f"--from-results={results}",
+            f"--baselines={baselines}",
             *(option.replace("@", f"{tmp_path}/") for option in options),
         )
         return Judged(code, text, tmp_path)

@@ -109,10 +109,10 @@ def test_every_format_has_the_same_rows_in_the_same_order():
     view = view_from(rows, [])
     order = [(row.deployment, row.key) for row in view.judged]
     assert order[0] == ("early", "w/2"), "what blocks comes first"
-    words = [line.split() for line in on_terminal(view).splitlines() if " tok/s " in line]
-    assert [next(word for word in line if word.startswith("w/")) for line in words] == [key for _, key in order]
+    words = [line.split()[0] for line in on_terminal(view).splitlines() if re.match(r" +\d ", line)]
+    assert [f"w/{word}" for word in words] == [key for _, key in order]
     html = [
-        (each.view.name, row.key, row.before, row.now, row.ratio)
+        (each.view.name, row.key, row.before, row.now, row.change_text)
         for each in page(view).deployments
         for row in each.view.judged
     ]
@@ -122,5 +122,15 @@ def test_every_format_has_the_same_rows_in_the_same_order():
     ]
     assert {(name.strip("| "), *rest) for name, *rest in cells} == set(html)
     for row in view.judged:
-        assert float(dict(row.properties("cpu", "cpu"))["ratio"]) == float(row.ratio)
+        assert dict(row.properties("cpu", "cpu"))["change"] == row.change_text
+        assert row.change_text in on_terminal(view)
+        assert row.change_text in render_page(page(view))
     assert json_lines(view).count('"verdict"') == len(order)
+
+
+def test_a_picture_says_the_figures_of_the_view():
+    """Places are rounded to be short, figures are not."""
+    view = view_from({("d", "w/rate"): judged("w/rate", "regression", 0.769)}, [])
+    (row,) = view.judged
+    assert row.change_text == "0.769 x the rate (0.7 to 0.9)"
+    assert ">0.769 x the rate<" in page(view).forest.svg

@@ -48,7 +48,12 @@ def real(tmp_path_factory, suite):
         (folder / f"{name}.start.json").write_text(line, encoding="utf-8")
     path = folder / "page.html"
     _, text = suite(
-        "-m", "perf", "--box=cpu", f"--html={path}", f"--from-results={folder}", f"--history={folder.parent}",
+        "-m",
+        "perf",
+        "--box=cpu",
+        f"--html={path}",
+        f"--from-results={folder}",
+        f"--history={folder.parent}",
         f"--baselines={folder / 'none'}",
     )
     assert path.exists(), text

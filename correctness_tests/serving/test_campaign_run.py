@@ -88,5 +88,5 @@ def test_an_approach_on_real_servers(
         assert "tok/s" not in text.split("campaign: outcomes")[1]
     else:
         assert "eagle3 on cu130: first outcome: improves" in text
-        assert f"faster than the reported {SLOW:g} tok/s" in text
+        assert f"against the reported {SLOW:g} tok/s" in text
         assert f'record = "{record.id}"' in text

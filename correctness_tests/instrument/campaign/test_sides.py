@@ -15,8 +15,8 @@ from fixtures.campaign.compare_stacks_text import render
 from fixtures.campaign.loading import load_approaches
 from fixtures.campaign.sides import side_of, side_of_baselines, side_of_results
 from fixtures.errors import RecordError
-from fixtures.gate.alpha import budget
 from fixtures.gate.baselines import Baseline, BaselineMetric, write_baseline
+from fixtures.gate.question import Question, budget
 from fixtures.records.metric import Metric
 from fixtures.records.start import StartRecord
 from fixtures.records.store import write_record
@@ -51,7 +51,7 @@ def write_starts(folder: Path, stack: str) -> None:
 
 
 def compared(old: RecordedSide, new: RecordedSide, approaches: Mapping[str, Approach]) -> StackComparison:
-    return compare_stacks(old, new, approaches, budget({*old.samples} & {*new.samples}))
+    return compare_stacks(old, new, approaches, budget(Question(*each) for each in {*old.samples} & {*new.samples}))
 
 
 

@@ -20,7 +20,7 @@ from fixtures.campaign.compare_stacks import (
 from fixtures.campaign.compare_stacks_text import render
 from fixtures.campaign.loading import load_approaches
 from fixtures.campaign.outcomes import Change, Outcome
-from fixtures.gate.alpha import Budget
+from fixtures.gate.question import Budget, Question
 from fixtures.gate.spec import POLICY, Starts
 from fixtures.records.metric import Metric
 from fixtures.records.start import Role, StartRecord
@@ -180,7 +180,7 @@ RATE = ("baseline_bs128", "single_stream/decode_tok_s")
 
 def shares(share: float = 0.005) -> Budget:
     """A budget that gives every metric of `starts` the same share."""
-    return Budget({("baseline_bs128", RATE[1]): share})
+    return Budget({Question(*RATE): share})
 
 
 def judged(new: list[StartRecord], old: list[StartRecord] | None = None, share: float = 0.005) -> MetricChange:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fixtures.deployments.toolkit import nvcc, toolkit_refusal, toolkit_version
-from fixtures.gate.fingerprint import differing
 from fixtures.records import environment
+from fixtures.records.components import differing
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import pytest
 from fixtures.deployments import load_box
 from fixtures.deployments.deployment import Box
 from fixtures.errors import DeploymentError
-from fixtures.gate.alpha import HEADLINE, budget
 from fixtures.gate.decide import decide
-from fixtures.gate.multiplicity import joint_alarm, levels
+from fixtures.gate.power import joint_alarm, levels
+from fixtures.gate.question import HEADLINE, Question, budget
 from fixtures.gate.spec import MetricSpec
 from fixtures.gate.unchanged import blocked_runs, gpu_box
 from fixtures.session.budget import budget_of, check_headline
@@ -24,7 +24,7 @@ RANKS = Ranks("gloo", "cpu", 2, (("eager", 1024), ("eager", 4096)))
 
 
 def test_the_headline_metrics_come_first_and_everybody_is_paid():
-    found = budget((("d", key) for key in KEYS), KEYS[:4])
+    found = budget((Question("d", key) for key in KEYS), KEYS[:4])
     assert sum(found.shares.values()) == pytest.approx(0.01)
     assert found.share("d", KEYS[0]) == pytest.approx(0.01 * HEADLINE / 4)
     assert found.share("d", KEYS[-1]) == pytest.approx(0.01 * (1 - HEADLINE) / 16)
@@ -33,7 +33,7 @@ def test_the_headline_metrics_come_first_and_everybody_is_paid():
 
 @pytest.mark.parametrize("headline", [(), KEYS])
 def test_nothing_is_kept_for_questions_that_nobody_asks(headline: list[str]):
-    found = budget((("d", key) for key in KEYS), headline)
+    found = budget((Question("d", key) for key in KEYS), headline)
     assert list(found.shares.values()) == pytest.approx([0.01 / 20] * 20)
 
 
@@ -43,8 +43,8 @@ def test_the_shares_of_all_that_can_fail_a_run_add_up_to_one_percent(box: Box, s
     found = budget_of(box, stack, box.deployments, [RANKS], paired=paired)
     assert sum(found.shares.values()) == pytest.approx(0.01)
     assert all(share > 0 for share in found.shares.values())
-    assert sum(name == RANKS.name for name, _ in found.shares) == 2
-    assert any(" against " in name for name, _ in found.shares) is (box is GPU and not paired)
+    assert sum(each.of == RANKS.name for each in found.shares) == 2
+    assert any(" against " in each.of for each in found.shares) is (box is GPU and not paired)
 
 
 def test_one_deployment_has_more_to_spend_than_a_whole_box():
@@ -56,7 +56,7 @@ def test_one_deployment_has_more_to_spend_than_a_whole_box():
 
 def test_exact_and_counted_metrics_spend_nothing_and_are_judged_all_the_same():
     shares = budget_of(GPU, "cu130", GPU.deployments)
-    assert not {"kv_tokens", "single_stream/accept_length"} & {key for _, key in shares.shares}
+    assert not {"kv_tokens", "single_stream/accept_length"} & {each.key for each in shares.shares}
     exact = MetricSpec("kv_tokens", "exact", "higher")
     assert decide(exact, [100.0] * 10, [99.0], share=shares.share("eagle3", "kv_tokens")).verdict == "regression"
 

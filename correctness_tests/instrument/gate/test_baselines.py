@@ -15,9 +15,9 @@ import pytest
 from fixtures.errors import BaselineError
 from fixtures.gate.baselines import Baseline, baseline_path, load_baseline, write_baseline
 from fixtures.gate.decide import decide
-from fixtures.gate.fingerprint import differing
 from fixtures.gate.saving import baseline_from_records
 from fixtures.gate.spec import Judgement, MetricSpec
+from fixtures.records.components import differing
 from fixtures.records.metric import Metric
 from fixtures.records.start import StartRecord
 

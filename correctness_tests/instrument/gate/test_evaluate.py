@@ -13,9 +13,8 @@ from fixtures.gate import evaluate as evaluation
 from fixtures.gate.corpora import load_gpu, load_labelled, load_sap
 from fixtures.gate.decide import decide
 from fixtures.gate.evaluate import LABELLED, TOGETHER, Score, evaluate
-from fixtures.gate.planning import wanted_starts
-from fixtures.gate.rivals import THIS_GATE
-from fixtures.gate.rows import gate_rows
+from fixtures.gate.power import wanted_starts
+from fixtures.gate.rivals import THIS_GATE, gate_rows
 from fixtures.gate.spec import MetricSpec
 from fixtures.gate.statistics import Floats
 

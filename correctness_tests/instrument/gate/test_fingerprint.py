@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.gate.fingerprint import differing, unstable
+from fixtures.records.components import differing, unstable
 from fixtures.records.environment import fingerprint
 
 REAL_RUN = Path(__file__).parents[2] / "report" / "cpu_run.jsonl.gz"

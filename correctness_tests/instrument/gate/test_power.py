@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from fixtures.gate.decide import decide
-from fixtures.gate.multiplicity import paired_levels
 from fixtures.gate.paired import StartPair, decide_paired, paired_signs
-from fixtures.gate.planning import wanted_starts
-from fixtures.gate.rows import gate_rows
+from fixtures.gate.power import paired_levels, wanted_starts
+from fixtures.gate.rivals import gate_rows
 from fixtures.gate.spec import MetricSpec
 
 MS = MetricSpec("w/x", "timing", "lower", "ms")
@@ -36,7 +35,7 @@ def test_the_printed_change_is_found_in_four_of_five(cv: float, fresh: int, shar
 
 def gate_rows_of(base: np.ndarray, first: np.ndarray, fresh: np.ndarray, share: float) -> float:
     """The share that is called with exactly these fresh starts."""
-    from fixtures.gate.multiplicity import levels
+    from fixtures.gate.power import levels
     from fixtures.gate.spec import POLICY
     from fixtures.gate.statistics import two_stages
 

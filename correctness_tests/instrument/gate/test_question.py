@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from fixtures.gate.fingerprint import differing
-from fixtures.gate.question import settled
+from fixtures.gate.paired import MeasuredPair
+from fixtures.gate.question import Question, budget, settled
 from fixtures.gate.spec import Judgement
-from fixtures.records.components import class_of
+from fixtures.records.components import class_of, differing
 from fixtures.records.environment import fingerprint
+from fixtures.records.start import StartRecord
 
 ALARM = Judgement("w/x", "regression", "x", needs_confirmation=True, starts_wanted=5)
 QUIET = Judgement("w/x", "no change", "x")
@@ -37,6 +38,24 @@ def test_an_alarm_gets_the_fresh_starts_that_it_asks_for(first: Judgement, confi
 
 def test_an_alarm_that_nobody_can_confirm_stands():
     assert settled(lambda more: ALARM, lambda count: [], None) == (ALARM, ())
+
+
+def test_what_it_is_compared_with_makes_no_other_question():
+    asked = [Question("baseline", "w/ttft_ms"), Question("baseline", "w/ttft_ms", "other side")]
+    shares = budget([*asked, Question("eagle3", "w/ttft_ms")])
+    assert list(shares.shares.values()) == pytest.approx([0.005, 0.005])
+    assert shares.share("baseline", "w/ttft_ms") == shares.shares[asked[1]]
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_failed_start_answers_every_question_alike(failing: int):
+    """A start of its own, or either side of a pair."""
+    made = [StartRecord(f"s{at}", "r", "cpu", "cpu", "d", "stage1", 0, "2026-01-01T00:00:00Z") for at in (0, 1)]
+    made[failing].status, made[failing].failure = "measurement failed", {"message": "the server was killed"}
+    alone = Question("d", "w/ttft_ms").answer(made, share=0.01)
+    pair = Question("d", "w/ttft_ms", "other side").answer([MeasuredPair((made[0], made[1]), {}, ())], share=0.01)
+    assert alone == pair
+    assert (alone.verdict, alone.reason) == ("measurement failed", "the server was killed")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from fixtures.records.pass_summary import PassSummary
 from fixtures.records.start import Block, PairSide, StartRecord
 from fixtures.serving.client_results import RequestResult, WorkloadResult
 from fixtures.serving.processes import ProcessId
+from fixtures.shape import made
 
 ENVIRONMENT = {"machine": "a", "torch": "2.14.1", "server.max_total_tokens": 20000, "workload single_stream": "w"}
 MOMENT = "2026-01-01T00:{:02d}:00.000Z"
@@ -39,7 +40,7 @@ def served_record(index: int, **changes: Any) -> StartRecord:
         "ready_s": 3.5, "log": "eagle3/server.log",
         "workloads": {"single_stream": WorkloadResult("single_stream", 1, tuple(requests), 0.9, 1).to_json()},
         "passes": {
-            "single_stream": PassSummary.from_json({
+            "single_stream": made(PassSummary, {
                 "passes": [row, {**row, "role": "draft", "mode": "decode"}],
                 "sites": {"tp all_reduce f": 3}, "faults": [],
             })

@@ -302,7 +302,7 @@ def test_a_correctness_record_is_not_believed(tmp_path: Path, change: Change, to
     ("change", "told"),
     [
         (lambda d: d["passes"][0].update(count=-4), "count = -4"),
-        (lambda d: d["passes"][0].update(count="4"), "count = 4"),
+        (lambda d: d["passes"][0].update(count="4"), "count = '4'"),
         (lambda d: d["passes"][0].update(count=True), "count = True"),
         (lambda d: d["passes"][0].update(tokens=3.7), "tokens = 3.7"),
         (lambda d: d["passes"][0].update(bytes={"1e3": 4}), "'1e3'"),

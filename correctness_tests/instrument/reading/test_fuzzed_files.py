@@ -45,7 +45,7 @@ from fixtures.deployments import load_box, stacks
 from fixtures.errors import MeasurementFailed, SuiteError
 from fixtures.gate.baselines import baseline_path, load_baseline
 from fixtures.gate.drift import points_from_folders
-from fixtures.gate.question import answer, stored
+from fixtures.gate.question import Question, stored
 from fixtures.records.correctness import read_correctness
 from fixtures.records.measure import workload_metrics
 from fixtures.records.passes import read_passes
@@ -122,7 +122,7 @@ def test_a_baseline(folder: Path, done: list[Any]) -> None:
         records = [served_record(20)]
         for key, metric in read.metrics.items():
             assert (metric.unit, metric.better) == (made.metrics[key].unit, made.metrics[key].better)
-            answer(key, records, [], stored(read, key), share=0.001)
+            Question("eagle3", key, stored(read, key)).answer(records, share=0.001)
 
 
 def consumed(record: StartRecord) -> None:
@@ -135,7 +135,7 @@ def consumed(record: StartRecord) -> None:
     acceptance_of([record])
     latencies([record])
     for metric in record.metrics:
-        answer(metric.key, [record], [], stored(baseline(), metric.key), share=0.001)
+        Question("eagle3", metric.key, stored(baseline(), metric.key)).answer([record], share=0.001)
         entry = CATALOGUE[metric.name]
         assert (metric.unit, metric.better) == (entry.unit, entry.better_as(metric.kind))
 
@@ -221,12 +221,12 @@ def test_pass_counters(folder: Path, done: list[Any]) -> None:
         assert (rank.rank, rank.pid, rank.sglang, list(rank.faults)) == tuple(
             told[key] for key in ("rank", "pid", "sglang", "faults")
         )
-        for kind, entry in zip(rank.kinds, told["passes"], strict=True):
+        for kind, entry in zip(rank.passes, told["passes"], strict=True):
             assert (kind.role, kind.mode, kind.tokens, kind.count) == tuple(
                 entry[key] for key in ("role", "mode", "tokens", "count")
             )
             assert {str(key): count for key, count in kind.bytes.items()} == entry["bytes"]
-            assert list(kind.recent) == entry["seconds"]["recent"]
+            assert list(kind.seconds.recent) == entry["seconds"]["recent"]
         read.median_seconds()
         read.all_reduce_share()
 

@@ -18,7 +18,7 @@ STEPS = {
     ),
     "fixtures/records/measure.py": (
         '        "itl_ms": ',
-        '        "ttlt_ms": (_percentile(_over(requests, lambda r: 1e3 * (r.token_times_s[-1] - r.sent_s)), 50),'
+        '        "ttlt_ms": (_percentile([1e3 * (each.token_times_s[-1] - each.sent_s) for each in requests], 50),'
         " count),\n"
         '        "itl_ms": ',
     ),

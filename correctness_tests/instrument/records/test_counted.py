@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from fixtures.deployments import Deployment, load_box
-from fixtures.records.counted import refuted
-from fixtures.records.passes import Passes, PassKind, RankPasses
+from fixtures.records.passes import Passes, PassKind, RankPasses, refuted
 
 CPU, GPU = load_box("cpu"), load_box("pcie_blackwell")
 
@@ -16,7 +15,7 @@ CPU, GPU = load_box("cpu"), load_box("pcie_blackwell")
 def counted(modes: Mapping[str, int], all_reduces: int = 122) -> Passes:
     """Passes of the target by mode, and how many all-reduces each of them makes."""
     kinds = (
-        PassKind("target", mode, 1, count, 0, 0, 0.0, (), {all_reduces: count}, {}, {}, 0, 0.0, 0.0)
+        PassKind("target", mode, 1, count, all_reduces={all_reduces: count})
         for mode, count in modes.items()
     )
     return Passes((RankPasses(0, 1, 1, "0.5.23", "cpu", (), tuple(kinds)),))

@@ -12,9 +12,8 @@ import pytest
 from fixtures.deployments import load_box, stacks
 from fixtures.deployments.command import server_environment
 from fixtures.deployments.options import PCIE_IPC_VARIABLE
-from fixtures.gate.fingerprint import differing
 from fixtures.records import environment
-from fixtures.records.configuration import effective_arguments, model_digest
+from fixtures.records.components import differing, effective_arguments, model_digest
 
 
 def test_two_readings_agree():

@@ -11,7 +11,7 @@ from fixtures.catalogue import P99_REQUESTS
 from fixtures.errors import RecordError
 from fixtures.records.measure import accept_length, measure, workload_metrics
 from fixtures.records.metric import Metric
-from fixtures.records.passes import Passes, PassKind, RankPasses
+from fixtures.records.passes import Durations, Passes, PassKind, RankPasses
 from fixtures.serving.client_results import RequestResult, WorkloadResult
 
 
@@ -34,9 +34,8 @@ def result(requests: list[RequestResult], name: str = "w", concurrency: int = 1,
 def kind(mode: str, tokens: int, reduces: dict[int, int], size: int, seconds: tuple[float, ...] = ()) -> PassKind:
     count = sum(reduces.values())
     calls = sum(value * times for value, times in reduces.items())
-    return PassKind(
-        "target", mode, tokens, count, 0, len(seconds), sum(seconds), seconds, reduces, {size: calls}, {}, 0, 0.0, 0.0
-    )
+    timed = Durations(len(seconds), sum(seconds), seconds)
+    return PassKind("target", mode, tokens, count, 0, timed, reduces, {size: calls})
 
 
 def passes(*kinds: PassKind) -> Passes:

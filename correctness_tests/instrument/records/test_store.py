@@ -16,6 +16,7 @@ from fixtures.records.metric import Metric
 from fixtures.records.start import StartRecord
 from fixtures.records.store import check_writable, read_record, read_records, write_atomically, write_record
 from fixtures.session.recorded import recorded_pairs
+from fixtures.shape import plain
 
 
 def start(**changes) -> StartRecord:
@@ -46,6 +47,13 @@ def test_a_missing_figure_stays_missing(tmp_path):
     assert "NaN" not in path.read_text()
     assert math.isnan(read_record(path).metrics[0].value)
     assert not read_record(path).metrics[0].usable
+
+
+def test_what_could_not_be_read_back_is_not_written(tmp_path):
+    metric = Metric("ttft_ms", 5.0, "ms", "timing", "higher", "s")
+    with pytest.raises(RecordError, match="metrics/0/better = 'higher'"):
+        write_record(start(metrics=[metric]), tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_records_are_read_oldest_first(tmp_path):
@@ -95,7 +103,7 @@ def test_a_real_run_of_the_old_schema_keeps_its_passes_and_is_written_as_today(t
     lines = gzip.decompress(REAL.read_bytes()).decode()
     for record in read_records(old_folder(tmp_path, lines)):
         (was,) = [each for each in map(json.loads, lines.splitlines()) if each["id"] == record.id]
-        assert {name: summary.to_json() for name, summary in record.passes.items()} == was["passes"]
+        assert plain(record.passes) == was["passes"]
         assert (record.log, record.ready_s, list(record.faults)) == tuple(
             was["server"][key] for key in ("log", "ready_s", "faults")
         )

@@ -38,7 +38,7 @@ def write_cases(directory: Path) -> None:
         records = report_cases.records_of(*given, **more)
         for record in records:
             record.passes = {}
-            (served,) = record.workloads.values()
+            served = next(iter(record.workloads.values()))
             record.workloads = {name: {**served, "name": name} for name in digests}
         return records
 

@@ -16,7 +16,7 @@ from start_cases import write_starts
 from fixtures.deployments import load_box
 from fixtures.deployments.stacks import stack
 from fixtures.errors import RecordError, ServerError
-from fixtures.gate.question import answer
+from fixtures.gate.question import Question
 from fixtures.records.metric import Metric
 from fixtures.records.start import StartRecord
 from fixtures.records.store import check_writable, read_records
@@ -26,7 +26,6 @@ from fixtures.serving.server import begin_server
 from fixtures.session import measure_start as module
 from fixtures.session import measurements, paired
 from fixtures.session.against import Side, candidate_side
-from fixtures.session.judging import judge_pairs
 from fixtures.session.measurements import Measurements, Plan
 from fixtures.session.outcome import EXIT_MEASUREMENT_FAILED
 from fixtures.session.rank_starts import Ranks
@@ -88,9 +87,9 @@ def test_the_cause_stands_everywhere_and_what_was_kept(measuring: Any, tmp_path:
     assert f"1 starts are kept in {tmp_path / 'results'} (--from-results)" in said
     for other in (CPU.deployment("eagle3"), RANKS):
         for records in (source.stage1(other), source.stage2(other, 3)):
-            assert answer("w0/decode_tok_s", records, [], None, share=0.01).reason == said
+            assert Question("baseline", "w0/decode_tok_s").answer(records, share=0.01).reason == said
     pairs = source.pairs(CPU.deployment("tp2"), 2)
-    assert judge_pairs("w0/decode_tok_s", pairs, [], share=0.01).reason == said
+    assert Question("baseline", "w0/decode_tok_s", "other side").answer(pairs, share=0.01).reason == said
     assert begun == ["baseline", "baseline"], "no server is started whose record would be lost"
     assert [record.id for record in read_records(tmp_path / "results")] == [first[0].id]
     source.close()

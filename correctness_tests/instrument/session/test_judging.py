@@ -9,12 +9,11 @@ from dataclasses import replace
 import pytest
 
 from fixtures.gate.baselines import Baseline, BaselineMetric
-from fixtures.gate.question import answer, stored
+from fixtures.gate.paired import MeasuredPair, pairing_told
+from fixtures.gate.question import Question, stored
 from fixtures.gate.spec import Judgement
 from fixtures.records.metric import Metric
 from fixtures.records.start import StartRecord
-from fixtures.session.judging import judge_pairs, pairing_told
-from fixtures.session.paired import MeasuredPair
 
 KEY = "single_stream/decode_tok_s"
 HERE = {"machine": "a", "torch": "2", "server.tp_size": 1, "workload single_stream": "w1", "workload other": "o1"}
@@ -74,7 +73,7 @@ def baseline(environment: dict | None = None) -> Baseline:
 def judge(
     key: str, first: list[StartRecord], fresh: list[StartRecord], known: Baseline | None, *, share: float
 ) -> Judgement:
-    return answer(key, first, fresh, stored(known, key), share=share)
+    return Question("baseline", key, stored(known, key)).answer(first, fresh, share=share)
 
 
 def speeds(*values: float) -> list[StartRecord]:
@@ -158,12 +157,13 @@ def test_the_line_about_pairing_tells_what_can_be_seen_and_what_pairing_gained()
         measured_pair(index, (speed, speed), (speed * ratio, speed * ratio))
         for index, (speed, ratio) in enumerate([(100.0, 1.001), (120.0, 0.999), (90.0, 1.0), (110.0, 1.0005)])
     ]
-    found = judge_pairs(KEY, pairs, [], share=0.01)
+    question = Question("baseline", KEY, "other side")
+    found = question.answer(pairs, share=0.01)
     told = pairing_told(KEY, pairs, found)
-    assert re.match(rf"{KEY}: 4 start pairs can show [\d.]+ % or more; .* (\d+)\.\d times the error", told)
+    assert re.match(rf"{KEY}: 4 start pairs can show [-+][\d.]+ % or more; .* (\d+)\.\d times the error", told)
     gained = float(re.search(r"([\d.]+) times", told)[1])
     assert gained > 50
-    assert pairing_told(KEY, pairs[:1], judge_pairs(KEY, pairs[:1], [], share=0.01)) == ""
+    assert pairing_told(KEY, pairs[:1], question.answer(pairs[:1], share=0.01)) == ""
     assert pairing_told("no such metric", pairs, found) == ""
 
 

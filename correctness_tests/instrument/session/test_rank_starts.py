@@ -160,6 +160,7 @@ def test_a_slower_all_reduce_is_a_regression_and_says_how_to_measure_it_again(ju
 
 
 def test_old_records_without_all_reduces_are_still_read():
-    record = StartRecord("i", "r", "cpu", "cpu", "baseline", "stage1", 0, "2026-01-01T00:00:00Z").to_json()
+    moment = "2026-01-01T00:00:00Z"
+    record = StartRecord("i", "r", "cpu", "cpu", "baseline", "stage1", 0, moment, moment).to_json()
     del record["all_reduces"]
     assert StartRecord.from_json(record).all_reduces == {}

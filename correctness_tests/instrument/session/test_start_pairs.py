@@ -13,6 +13,8 @@ import pytest
 
 from fixtures.deployments import load_box
 from fixtures.deployments.stacks import stack
+from fixtures.gate.paired import MeasuredPair
+from fixtures.gate.question import Question
 from fixtures.records.passes import read_passes
 from fixtures.records.start import StartRecord
 from fixtures.records.store import read_records
@@ -21,9 +23,8 @@ from fixtures.serving.workloads import Workload, load_workload
 from fixtures.session import measure_start as module
 from fixtures.session import measurements, paired
 from fixtures.session.against import Side, candidate_side
-from fixtures.session.judging import judge_pairs
 from fixtures.session.measurements import Measurements, Plan
-from fixtures.session.paired import MeasuredPair, PairPlan, measure_pair
+from fixtures.session.paired import PairPlan, measure_pair
 from fixtures.session.run import Run
 
 CPU, GPU = load_box("cpu"), load_box("pcie_blackwell")
@@ -154,7 +155,7 @@ def test_a_draft_that_verifies_nothing_on_either_side_is_no_evidence(
     failure = found.records[0].failure
     assert failure["cause"] == "path not active"
     assert f"{under or 'single_stream'}: speculation is not active: no verify pass" in failure["message"]
-    judged = judge_pairs("single_stream/decode_tok_s", [found] * 3, [], share=0.01)
+    judged = Question("baseline", "single_stream/decode_tok_s", "other side").answer([found] * 3, share=0.01)
     assert judged.verdict == "measurement failed"
 
 

@@ -146,7 +146,7 @@ def test_a_replay_counts_what_was_captured() -> None:
         counters.run_pass("target", "decode", 8, forward(counters, all_reduces, tokens=8))
         counters.end_capture(graph)
     capturing = False
-    assert passes(counters).ranks[0].kinds == ()
+    assert passes(counters).ranks[0].passes == ()
     shared = Graph()
     counters.same_graph(graphs[1], shared)
     counters.run_pass("target", "decode", 5, lambda: [counters.replay(graph) for graph in (graphs[0], shared)])
@@ -283,7 +283,7 @@ def test_bad_counters_are_named_in_one_line(tmp_path: Path) -> None:
         read_passes(tmp_path)
     whole = document(counters)
     del whole["passes"][0]["bytes"]
-    with pytest.raises(RecordError, match="'bytes' is missing"):
+    with pytest.raises(RecordError, match="'bytes' is a required property, and missing"):
         parse_rank(whole, "rank0.json")
     with pytest.raises(RecordError, match="not valid"):
         parse_rank([], "rank0.json")
