@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 
 from fixtures.deployments import load_box
-from fixtures.errors import WorkloadError
+from fixtures.errors import MeasurementFailed, WorkloadError
+from fixtures.serving.client_stream import TokenLedger
 from fixtures.serving.workloads import load_workload
 from fixtures.serving.workloads.chat import ChatTemplate, read_template
 from fixtures.session.collection import chosen_workloads
@@ -69,9 +71,8 @@ def test_a_chat_workload_sends_messages_that_end_by_themselves(model, name):
         plain.measured_prompts()
     sent = plain.for_model(model(beside=KIMI_LIKE))
     assert all(each.text.endswith("<|im_assistant|>assistant<|im_middle|>") for each in sent.measured_prompts())
-    asked = sent.sampling_params
-    assert not asked["ignore_eos"]
-    assert 2 <= asked["min_new_tokens"] < asked["max_new_tokens"]
+    assert not sent.sampling["ignore_eos"]
+    assert 2 <= sent.min_new_tokens < sent.max_new_tokens
     other = plain.for_model(model(beside=KIMI_LIKE.replace("middle", "centre")))
     assert other.fingerprint() != sent.fingerprint(), "another template is another workload"
     shorter = replace(sent, min_new_tokens=sent.min_new_tokens + 1)
@@ -81,7 +82,16 @@ def test_a_chat_workload_sends_messages_that_end_by_themselves(model, name):
 def test_raw_workloads_are_what_they_were(model):
     raw = load_workload("single_stream", "pcie_blackwell")
     assert raw.for_model(model()) is raw
-    assert raw.sampling_params == {"temperature": 0.0, "ignore_eos": True, "max_new_tokens": 512}
+    assert (raw.sampling, raw.min_new_tokens) == ({"temperature": 0.0, "ignore_eos": True}, 0)
+
+
+@pytest.mark.parametrize("count", [15, 16, 768])
+def test_an_answer_that_ends_too_early_is_no_evidence(count):
+    ledger = TokenLedger("chat: prompt 1")
+    end = {"finish_reason": {"type": "stop"}, "completion_tokens": count}
+    ledger.accept(json.dumps({"output_ids": [*range(count)], "meta_info": end}).encode(), 1.0)
+    with nullcontext() if count >= 16 else pytest.raises(MeasurementFailed, match="15 tokens are too few"):
+        ledger.check(768, ignore_eos=False, least=16)
 
 
 def test_the_gpu_box_asks_chats_first_and_a_model_without_a_template_is_told(model, monkeypatch):
