@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from fixtures.gate.fingerprint import differing
 
 from fixtures.deployments.toolkit import nvcc, toolkit_refusal, toolkit_version
 from fixtures.records import environment
+from fixtures.records.components import differing
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from fixtures.serving.workloads import Prompt, Workload, load_workload, workload
 from fixtures.serving.workloads.prompts import take
 
 BOXES = ("cpu", "pcie_blackwell")
+CHAT = ("chat_concurrency_8", "chat_single_stream")
 SHIPPED = ("concurrency_32", "concurrency_8", "long_prompt", "shared_prefix", "single_stream")
 
 GOOD = """
@@ -45,7 +46,7 @@ def write(folder: Path, text: str = GOOD, prompts: str | None = GOOD_PROMPTS) ->
 
 
 def test_the_shipped_workloads() -> None:
-    assert workload_names() == SHIPPED
+    assert workload_names() == (*CHAT, *SHIPPED)
 
 
 @pytest.mark.parametrize("box", BOXES)
@@ -186,7 +187,7 @@ def test_a_missing_prompt_file_names_those_there_are(tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_and_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(WorkloadError, match="'nope' is none of concurrency_32, "):
+    with pytest.raises(WorkloadError, match="'nope' is none of chat_concurrency_8, "):
         load_workload("nope", "cpu")
     with pytest.raises(WorkloadError, match=r"cannot be read \(No such file"):
         load_workload(tmp_path / "nope.toml", "cpu")
