@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
-BELOW_REPORT = {"errors", "catalogue", "reading", "allreduce", "campaign", "deployments", "gate", "records"}
+BELOW_REPORT = {"errors", "catalogue", "reading", "allreduce", "campaign", "deployments", "gate", "night", "records"}
 
 
 def trees(folder: Path) -> Iterator[tuple[Path, ast.Module]]:
