@@ -255,3 +255,18 @@ def test_the_suite_s_own_errors_keep_their_cause(tmp_path: Path) -> None:
     written(record, tmp_path, raises)
     assert record.failure is not None
     assert record.failure["cause"] == "hang"
+
+
+def test_the_gpu_box_s_night_is_planned_anywhere(suite: Any, tmp_path: Path) -> None:
+    """The same seed plans the same; nothing is started and nothing is left behind."""
+    asked = ("-q", "-m", "perf", "--box=pcie_blackwell", "--plan", "--seed=1", f"--results={tmp_path / 'none'}")
+    plans = []
+    for budget in ("10h", "10h", "3h"):
+        code, text = suite(*asked, f"--budget={budget}")
+        assert code == 0, text
+        lines = [line for line in text.splitlines() if "  round " in line]
+        assert lines[0].endswith("baseline_bs128: control of round 1: all workloads")
+        plans.append(lines)
+    assert plans[0] == plans[1]
+    assert 0 < len(plans[2]) < len(plans[0])
+    assert not (tmp_path / "none").exists()
