@@ -24,6 +24,7 @@ from fixtures.records.store import read_records, write_record
 from fixtures.session import measurements
 from fixtures.session.measurements import Measurements, Plan
 from fixtures.session.night_plan import NightRequest, control_among, spec_for
+from fixtures.session.rank_starts import Ranks
 
 BOX: Box = load_box("cpu")
 KEYS = ("single_stream/decode_tok_s", "concurrency_8/output_tok_s")
@@ -139,6 +140,23 @@ def test_a_night_that_is_interrupted_goes_on(tmp_path: Path, monkeypatch: pytest
     found = said(tmp_path)
     assert {found["eagle3", key] for key in KEYS} == {"improvement"}
     assert "regression" in {found["tp2", key] for key in KEYS}
+
+
+def test_ranks_that_were_measured_are_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the folder would hold them of two runs, and could not be judged."""
+    Scripted(monkeypatch)
+    at = utc_now()
+    ranks = Ranks("ring", "cpu", 2, (("eager", 14336),))
+    kept = StartRecord(
+        id=f"{ranks.name}-1", run="r", box="cpu", stack="cpu", deployment=ranks.name, role="stage1", index=0,
+        started_at=at, finished_at=at, environment=dict(ENVIRONMENT), configuration={"requested": ranks.requested()},
+    )  # fmt: skip
+    write_record(kept, tmp_path)
+    source = run(tmp_path, resume=True)
+    assert [each.id for each in source.stage1(ranks)] == [kept.id]
+    source.stage1(BOX.deployment("eagle3"))
+    assert source.stage1(BOX.deployment("eagle3"))
+    assert [each.id for each in source.all_records()].count(kept.id) == 1
 
 
 def test_a_failed_start_ends_its_arm_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
