@@ -19,7 +19,7 @@ from fixtures.gate.saving import baseline_from_records
 from fixtures.gate.spec import Judgement, MetricSpec
 from fixtures.records.components import differing
 from fixtures.records.metric import Metric
-from fixtures.records.start import StartRecord
+from fixtures.records.start import NightPlace, StartRecord
 
 BASELINES = Path(__file__).parents[3] / "baselines"
 KEY = "single_stream/decode_tok_s"
@@ -104,7 +104,7 @@ def alarm(verdict: str = "regression", **more: Any) -> Judgement:
             lambda: baseline_from_records(ten(), "x", judgements=[alarm("too noisy to tell", needs_confirmation=True)]),
             "not confirmed",
         ),
-        (lambda: baseline_from_records(ten()[:9], "x"), "9 starts are too few"),
+        (lambda: baseline_from_records(ten()[:9], "x"), "9 starts under all workloads are too few"),
         (lambda: baseline_from_records([], "x"), "no start"),
         (lambda: baseline_from_records(ten(discarded="first"), "x"), "discarded"),
         (lambda: baseline_from_records(ten(role="paired"), "x"), "no start"),
@@ -216,3 +216,14 @@ def test_the_campaigns_figures_are_reported_never_measured():
 def test_every_stored_baseline_loads():
     for path in BASELINES.glob("*/*/*.json"):
         load_baseline(path)
+
+
+def test_starts_of_a_night_that_served_a_part_make_no_baseline():
+    """They lack the metrics of the other workloads."""
+    starts = ten()
+    for number, start in enumerate(starts, 1):
+        start.night = NightPlace("baseline", number, number, "all", ())
+    assert len(baseline_from_records(starts, "x").starts) == 10
+    starts[3].night = NightPlace("baseline", 4, 4, "headline", ())
+    with pytest.raises(BaselineError, match="9 starts under all workloads are too few: give --no-control --starts 10"):
+        baseline_from_records(starts, "x")
