@@ -222,8 +222,8 @@ def test_starts_of_a_night_that_served_a_part_make_no_baseline():
     """They lack the metrics of the other workloads."""
     starts = ten()
     for number, start in enumerate(starts, 1):
-        start.night = NightPlace("baseline", number, number, "all", ())
+        start.night = NightPlace("baseline", 4, number, number, "all", ())
     assert len(baseline_from_records(starts, "x").starts) == 10
-    starts[3].night = NightPlace("baseline", 4, 4, "headline", ())
+    starts[3].night = NightPlace("baseline", 4, 4, 4, "headline", ())
     with pytest.raises(BaselineError, match="9 starts under all workloads are too few: give --no-control --starts 10"):
         baseline_from_records(starts, "x")

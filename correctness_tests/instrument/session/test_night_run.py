@@ -77,8 +77,8 @@ def run(folder: Path, rounds: int = 8, resume: bool = False) -> Measurements:
     return Measurements(plan, lambda subject, step: None)
 
 
-def said(folder: Path) -> dict[tuple[str, str], str]:
-    records = placed(read_records(folder))
+def said(folder: Path, most: int = 1000) -> dict[tuple[str, str], str]:
+    records = placed(read_records(folder))[:most]
     alone = spec_of(records, headline_of(KEYS))
     assert alone is not None
     return {key: each.verdict for key, each in verdicts(replayed(alone, records)).items()}
@@ -114,6 +114,20 @@ def test_a_night_decides_and_its_records_say_the_same(tmp_path: Path, monkeypatc
     assert source.stage1(BOX.deployment("tp2")) == [each for each in scripted.made if each.deployment == "tp2"]
     numbers = [each.night.number for each in scripted.made if each.night]
     assert numbers == sorted({*numbers})
+
+
+def test_a_verdict_in_the_middle_of_a_night_is_that_of_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After each whole round, whatever was not begun by then."""
+    Scripted(monkeypatch, {**RATES, "tp2": 98.0})
+    run(tmp_path).stage1(BOX.deployment("eagle3"))
+    records = placed(read_records(tmp_path))
+    rounds = [each.night.round for each in records if each.night]
+    ends = [at + 1 for at, (one, other) in enumerate(zip(rounds, rounds[1:], strict=False)) if other > one]
+    assert len(ends) > 2
+    last = said(tmp_path)
+    for end in ends:
+        early = {key: each for key, each in said(tmp_path, end).items() if each != "too noisy to tell"}
+        assert early == {key: last[key] for key in early}
 
 
 @pytest.mark.parametrize("killed_at", range(1, 9))
