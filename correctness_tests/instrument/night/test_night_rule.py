@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fixtures.night.evaluate import false_claims, gpu_box, linear
-from fixtures.night.pairs import LEAST, MOST, candidate_first, decide_pairs
 from fixtures.night.rule import SPENDING, Decision, Observation, closed, look
 from fixtures.night.schedule import begin, verdicts
 from fixtures.night.simulated import Truth, run_night, steady
@@ -206,31 +205,3 @@ def test_a_rule_that_spends_all_of_alpha_at_every_look_is_caught() -> None:
 
 
 # --- start pairs ---------------------------------------------------------------------------------------------------
-
-
-def pairs_of(change: float, count: int, spread: float = 0.01, seed: int = 0) -> list[tuple[float, float]]:
-    rng = np.random.default_rng(seed)
-    draws = spread * rng.standard_normal((count, 2))
-    return [(100 * math.exp(a), 100 * math.exp(b - change)) for a, b in draws]
-
-
-def test_pairs_alternate_as_abba() -> None:
-    assert [candidate_first(pair) for pair in range(4)] == [False, True, False, True]
-
-
-def test_pairs_stop_by_themselves_and_never_before_three() -> None:
-    assert decide_pairs(pairs_of(0.5, 2), "higher").verdict == "go on"
-    slow = decide_pairs(pairs_of(0.5, 12), "higher")
-    assert (slow.verdict, slow.pairs) == ("regression", LEAST)
-    assert decide_pairs(pairs_of(0.5, 12), "lower").verdict == "improvement"
-    assert decide_pairs(pairs_of(0.0, 12), "higher").verdict == "no change"
-    assert decide_pairs(pairs_of(0.04, 12, 0.2), "higher").verdict == "too noisy to tell"
-    assert decide_pairs(pairs_of(0.04, 11, 0.2), "higher").verdict == "go on"
-    assert decide_pairs([(1.0, math.nan), (0.0, 1.0)], "higher").pairs == 0
-    assert decide_pairs([(1.0, 1.0)] * 3, "higher").verdict == "no change"
-
-
-def test_pairs_without_a_change_claim_one_in_less_than_a_hundred() -> None:
-    said = [decide_pairs(pairs_of(0.0, MOST, 0.03, seed), "higher").verdict for seed in range(400)]
-    assert said.count("regression") <= 6
-    assert said.count("improvement") <= 6

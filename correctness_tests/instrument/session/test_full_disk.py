@@ -68,7 +68,7 @@ def measuring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_files: None
             lambda ranks, launchers, record, results, tell: module.written(record, results, lambda: fill(record)),
         )
         plan = Plan(
-            run="r", box="cpu", stack="cpu", results=tmp_path / "results", starts=2, limit_s=None, prime=False,
+            run="r", box="cpu", stack="cpu", results=tmp_path / "results", starts=2, limit_s=None,
             side=lambda deployment: candidate_side(deployment, stack("cpu")),
             against=lambda deployment: Side("against HEAD", deployment, "cpu", "0.5.23", ("python",)),
             block_pairs=2, room=2, workloads=lambda deployment: (),

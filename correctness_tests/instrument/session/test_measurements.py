@@ -19,7 +19,7 @@ SUBJECT: Any = SimpleNamespace(name="baseline")
 
 def plan(tmp_path: Path, saving: bool) -> Plan:
     return Plan(
-        run="r", box="cpu", stack="cpu", results=tmp_path, starts=10, limit_s=None, prime=False,
+        run="r", box="cpu", stack="cpu", results=tmp_path, starts=10, limit_s=None,
         side=lambda deployment: SimpleNamespace(deployment=deployment), against=lambda deployment: None,
         block_pairs=2, room=2, workloads=lambda deployment: (), saving=saving,
     )  # type: ignore[arg-type, return-value]

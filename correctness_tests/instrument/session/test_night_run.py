@@ -70,7 +70,7 @@ class Scripted:
 
 def run(folder: Path, rounds: int = 8, resume: bool = False) -> Measurements:
     plan = Plan(
-        run="r", box="cpu", stack="cpu", results=folder, starts=1, limit_s=None, prime=False,
+        run="r", box="cpu", stack="cpu", results=folder, starts=1, limit_s=None,
         side=lambda deployment: SimpleNamespace(deployment=deployment), against=lambda deployment: None,
         block_pairs=2, room=2, workloads=lambda deployment: (), deployments=BOX.deployments, resume=resume,
         night=lambda session, earlier: replayed(spec(folder, rounds), earlier, session),

@@ -118,7 +118,7 @@ def test_a_run_of_which_nothing_can_run_here_does_not_pass(suite, tmp_path):
 
 
 def test_start_pairs_are_judged_without_a_mark(suite, tmp_path):
-    write_pairs(tmp_path / "pairs", [0.0] * 4)
+    write_pairs(tmp_path / "pairs", [0.0] * 12)
     code, text = suite("--box=cpu", f"--from-results={tmp_path / 'pairs'}", "-q")
     assert code == 0, text
     assert "no change" in text

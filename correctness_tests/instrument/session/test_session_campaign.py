@@ -192,7 +192,7 @@ def measuring(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(measurements, "measure_start", measure_start)
     monkeypatch.setattr(module, "ask", ask)
     plan = Plan(
-        run="r", box=BOX, stack="cu130", results=tmp_path, starts=STARTS, limit_s=None, prime=False,
+        run="r", box=BOX, stack="cu130", results=tmp_path, starts=STARTS, limit_s=None,
         side=lambda deployment: SimpleNamespace(deployment=deployment), against=lambda deployment: None,
         block_pairs=2, room=1, workloads=lambda deployment: (),
     )  # type: ignore[arg-type]

@@ -159,26 +159,21 @@ def test_a_draft_that_verifies_nothing_on_either_side_is_no_evidence(
 
 @pytest.fixture
 def measuring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`measuring(prime, against)`: where start pairs come from, and what was started, in order."""
+    """`measuring(against, cold)`: where start pairs come from, of which the first `cold` compiled something, and what
+    was started, in order."""
 
-    def source(prime: bool, against: Any) -> tuple[Measurements, list[str]]:
+    def source(against: Any, cold: int = 0) -> tuple[Measurements, list[str]]:
         begun: list[str] = []
-
-        def measure_start(subject: Any, role: Any, index: int, results: Path, tell: Any) -> StartRecord:
-            side = subject.side
-            begun.append(f"{role} {side.deployment.name} {side.label}")
-            assert all(each.requests <= each.concurrency for each in subject.workloads)
-            return record(side, role, index)
 
         def measure_one(plan: PairPlan, index: int, show: Any) -> MeasuredPair:
             begun.append(f"pair {index} {plan.candidate.deployment.name}")
             made = record(plan.baseline, "paired", index), record(plan.candidate, "paired", index)
+            made[0].discarded = "something was compiled in this start pair: triton" if index < cold else None
             return MeasuredPair(made, {}, ())
 
-        monkeypatch.setattr(measurements, "measure_start", measure_start)
         monkeypatch.setattr(measurements, "measure_pair", measure_one)
         plan = Plan(
-            run="r", box="cpu", stack="cpu", results=tmp_path, starts=2, limit_s=None, prime=prime,
+            run="r", box="cpu", stack="cpu", results=tmp_path, starts=2, limit_s=None,
             side=lambda deployment: candidate_side(deployment, stack("cpu")), against=against, block_pairs=2, room=1,
             workloads=lambda deployment: WORKLOADS,
         )
@@ -190,36 +185,20 @@ def measuring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def record(side: Side, role: Any, index: int) -> StartRecord:
     named = f"{side.deployment.name}-{side.label}-{role}-{index}".replace(" ", "-")
     moment = "2026-01-01T00:00:00.000Z"
-    why = "the first start after an install compiles kernels" if role == "prime" else None
-    return StartRecord(
-        named, "r", "cpu", side.stack, side.deployment.name, role, index, moment, moment, discarded=why
-    )
+    return StartRecord(named, "r", "cpu", side.stack, side.deployment.name, role, index, moment, moment)
 
 
-def test_each_side_of_a_pair_has_a_first_start_that_is_discarded(measuring: Any) -> None:
-    source, begun = measuring(True, lambda deployment: side_of("baseline", OTHER))
-    assert len(source.pairs(CPU.deployment("eagle3"), 2)) == 2
-    source.pairs(CPU.deployment("eagle3"), 3)
-    first = [f"prime baseline {OTHER}", "prime eagle3 candidate"]
-    assert begun == [*first, "pair 0 eagle3", "pair 1 eagle3", "pair 2 eagle3"]
-    assert sum(record.role == "prime" for record in source.all_records()) == 2
-    source.pairs(CPU.deployment("tp2"), 1)
-    assert begun[5:] == ["prime tp2 candidate", "pair 0 tp2"], "the other side has had its first start"
+def test_a_pair_in_which_something_was_compiled_is_measured_again(measuring: Any) -> None:
+    source, begun = measuring(lambda deployment: side_of("baseline", OTHER), 1)
+    pairs = source.pairs(CPU.deployment("eagle3"), 2)
+    assert [each.usable for each in pairs] == [False, True, True]
+    assert begun == ["pair 0 eagle3", "pair 1 eagle3", "pair 2 eagle3"]
 
 
-def test_the_same_deployment_of_another_stack_is_another_side(measuring: Any) -> None:
-    source, begun = measuring(True, lambda deployment: side_of(deployment.name, "against cu128", on="cu128"))
-    source.pairs(CPU.deployment("eagle3"), 1)
-    source.pairs(CPU.deployment("tp2"), 1)
-    assert [each.split()[1:3] for each in begun if "prime" in each] == [
-        ["eagle3", "against"], ["eagle3", "candidate"], ["tp2", "against"], ["tp2", "candidate"],
-    ]
-
-
-def test_without_kernels_to_compile_nothing_is_discarded(measuring: Any) -> None:
-    source, begun = measuring(False, lambda deployment: side_of("baseline", OTHER))
-    source.pairs(CPU.deployment("eagle3"), 1)
-    assert begun == ["pair 0 eagle3"]
+def test_compiling_that_never_ends_is_not_measured_for_ever(measuring: Any) -> None:
+    source, begun = measuring(lambda deployment: side_of("baseline", OTHER), 99)
+    assert not any(each.usable for each in source.pairs(CPU.deployment("eagle3"), 3))
+    assert len(begun) == 3 + measurements.COLD_STARTS
 
 
 def test_the_first_start_of_the_other_side_is_filed_as_that_side(tmp_path: Path, monkeypatch: Any) -> None:
