@@ -168,7 +168,7 @@ def test_a_folder_of_start_pairs(folder: Path, done: list[Any], which: int) -> N
         found = Recorded(room, "cpu")
         if not found.paired:
             return []
-        return [pair for name in found.deployments for pair in recorded_pairs(found.all_records(), name)[0]]
+        return [pair for name in found.deployments for pair in recorded_pairs(found.all_records(), name)]
 
     text = damaged_json(hit.to_json(), done)
     read = None
