@@ -24,6 +24,7 @@ from fixtures.records.start import StartRecord, utc_now
 from fixtures.records.store import read_records, write_record
 from fixtures.session import measurements
 from fixtures.session.measurements import Measurements, Plan
+from fixtures.session.night_judge import NightJudge
 from fixtures.session.night_plan import NightRequest, control_among, spec_for
 from fixtures.session.rank_starts import Ranks
 
@@ -263,6 +264,23 @@ def test_a_decision_as_the_gate_s_answer(tmp_path: Path, monkeypatch: pytest.Mon
     known = found.excused("box cpu expects it to be slower")
     assert not known.blocks
     assert "expects it to be slower" in known.reason
+
+
+def test_what_stands_beside_a_night_is_the_gate_s_to_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks in the same folder, a metric that is no headline, the control itself."""
+    Scripted(monkeypatch)
+    source = run(tmp_path)
+    own = source.stage1(BOX.deployment("eagle3"))
+    judge = NightJudge(BOX, "cpu", {})
+    assert judge.judged(source, "all_reduce_ring_cpu_2", "all-reduce/all_reduce_us", ()) is None
+    assert judge.judged(source, "baseline", KEYS[0], source.stage1(BOX.deployment("baseline"))) is None
+    found = judge.judged(source, "eagle3", KEYS[0], own)
+    assert found is not None
+    assert found.verdict == "improvement"
+    slower = judge.judged(source, "tp2", KEYS[0], source.stage1(BOX.deployment("tp2")))
+    assert slower is not None
+    assert (slower.verdict, slower.blocks) == ("regression", False)
+    assert "expects it to be slower" in slower.reason
 
 
 def test_what_a_run_compares_with() -> None:
