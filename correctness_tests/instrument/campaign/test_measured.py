@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fixtures.campaign.steps import prediction, step_of, step_times
 from fixtures.errors import MeasurementFailed
 from fixtures.records.metric import Metric
-from fixtures.records.pass_summary import PassRow, PassSummary
+from fixtures.records.passes import PassRow, PassSummary
 from fixtures.records.start import StartRecord
 
 WORKLOAD = "single_stream"
