@@ -26,10 +26,10 @@ from fixtures.campaign.model.hypotheses import (
     VERIFY,
     fixed_cost,
     reproduce,
+    requirement,
     shared_bus,
     two_regimes,
 )
-from fixtures.campaign.model.projection import requirement
 from fixtures.campaign.plan import written
 
 seconds = st.floats(1e-6, 1.0)
