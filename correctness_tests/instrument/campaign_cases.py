@@ -9,7 +9,7 @@ from typing import Any
 
 from fixtures.records.correctness import AllReduceChecked, Correctness, ReplayChecked, write_correctness
 from fixtures.records.metric import Metric
-from fixtures.records.pass_summary import PassRow, PassSummary
+from fixtures.records.passes import PassRow, PassSummary
 from fixtures.records.start import StartRecord
 from fixtures.records.store import write_record
 
@@ -17,7 +17,11 @@ BOX = "pcie_blackwell"
 STARTS = 10
 MOMENT = "2026-07-01T00:{:02d}:00.000Z"
 ENVIRONMENT = {
-    "machine": "a", "sglang": "0.5.23", "torch": "2.14.1", "driver": "590.48.01", "server.tp_size": 8,
+    "machine": "a",
+    "sglang": "0.5.23",
+    "torch": "2.14.1",
+    "driver": "590.48.01",
+    "server.tp_size": 8,
     "workload single_stream": "w",
 }
 """Of every deployment; what an approach sets comes on top."""
@@ -39,9 +43,16 @@ def start(deployment: str, index: int, rate: float, stack: str = "cu130", **chan
     speculative = deployment.startswith("eagle3") or deployment.endswith("_eagle3")
     named = f"{stack}-{deployment}-{changes.get('role', 'stage1')}-{index}{changes.get('run', '')}"
     values: dict[str, Any] = {
-        "id": named, "run": "r", "box": BOX, "stack": stack,
-        "deployment": deployment, "role": "stage1", "index": index, "started_at": MOMENT.format(index),
-        "finished_at": MOMENT.format(index), "environment": ENVIRONMENT | {"server.deployment": deployment},
+        "id": named,
+        "run": "r",
+        "box": BOX,
+        "stack": stack,
+        "deployment": deployment,
+        "role": "stage1",
+        "index": index,
+        "started_at": MOMENT.format(index),
+        "finished_at": MOMENT.format(index),
+        "environment": ENVIRONMENT | {"server.deployment": deployment},
         "passes": passes(speculative),
         "metrics": [Metric("decode_tok_s", rate, "tok/s", "timing", "higher", "single_stream", 12)],
     }
@@ -66,7 +77,11 @@ def write_failed(folder: Path, deployment: str, cause: str, line: str = "a line 
 def correctness(deployment: str, stack: str = "cu130", **changes: Any) -> Correctness:
     """Sums and outputs checked and found right, unless `changes` say otherwise."""
     values: dict[str, Any] = {
-        "box": BOX, "stack": stack, "deployment": deployment, "judge": "baseline_bs128", "checked_at": MOMENT.format(0),
+        "box": BOX,
+        "stack": stack,
+        "deployment": deployment,
+        "judge": "baseline_bs128",
+        "checked_at": MOMENT.format(0),
         "all_reduce": (AllReduceChecked("nccl", 8, calls=120),),
         "replay": ReplayChecked(2048, 0.01, 0.05),
     }

@@ -12,7 +12,7 @@ from fixtures.gate.baselines import Baseline, BaselineMetric
 from fixtures.gate.decide import decide
 from fixtures.gate.spec import Judgement
 from fixtures.records.metric import Metric
-from fixtures.records.pass_summary import PassRow, PassSummary
+from fixtures.records.passes import PassRow, PassSummary
 from fixtures.records.start import StartRecord
 from fixtures.report.history import History
 from fixtures.report.next_steps import Repeat

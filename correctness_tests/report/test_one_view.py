@@ -11,7 +11,7 @@ import pytest
 from report_cases import page, records_of, view_from
 
 from fixtures.gate.spec import Judgement
-from fixtures.records.pass_summary import PassSummary
+from fixtures.records.passes import PassSummary
 from fixtures.report.files import json_lines, markdown_summary
 from fixtures.report.page.build import render_page
 from fixtures.report.terminal import write_campaign, write_summary
@@ -35,7 +35,7 @@ def steps(view):
 
 def with_pass(record, median_s):
     """The record with another median of its target's passes."""
-    target, draft = record.passes["single_stream"].rows
+    target, draft = record.passes["single_stream"].passes
     record.passes["single_stream"] = PassSummary((replace(target, median_s=median_s), draft))
     return record
 

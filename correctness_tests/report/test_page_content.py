@@ -12,7 +12,7 @@ from fixtures.campaign.steps import PARTS
 from fixtures.errors import RecordError
 from fixtures.gate.drift import ChangePoint, Point
 from fixtures.gate.spec import Judgement
-from fixtures.records.pass_summary import PassSummary
+from fixtures.records.passes import PassSummary
 from fixtures.records.start import PairSide
 from fixtures.records.store import write_record
 from fixtures.report.history import history_of, read_history
@@ -103,7 +103,7 @@ def test_without_pass_counters_there_are_no_steps_and_the_page_says_so():
 def test_all_reduces_that_were_not_timed_are_not_shown_as_none():
     records = records_of("d", 2)
     for record in records:
-        target, draft = record.passes["single_stream"].rows
+        target, draft = record.passes["single_stream"].passes
         record.passes["single_stream"] = PassSummary((replace(target, all_reduce_share=None), draft))
     (step,), (timed,) = view_from({}, records).steps, view_from({}, records_of("d", 2)).steps
     assert step.ms("communication") is None

@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from fixtures.campaign.approach import RATE
-from fixtures.campaign.arms import Arm
 from fixtures.campaign.outcomes import Outcome
 from fixtures.campaign.steps import prediction, step_times
-from fixtures.campaign.trial import arm_outcome
+from fixtures.campaign.trial import Arm, arm_outcome
 from fixtures.deployments import Deployment, load_box, resolve_model
 from fixtures.deployments.effective import activities
 from fixtures.deployments.stacks import stack

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from fixtures.campaign.model.cost_model import (
     Bus,
-    MeasuredParts,
     Pass,
     Speculation,
     SwitchedRing,
@@ -27,10 +26,10 @@ from fixtures.campaign.model.hypotheses import (
     VERIFY,
     fixed_cost,
     reproduce,
+    requirement,
     shared_bus,
     two_regimes,
 )
-from fixtures.campaign.model.projection import requirement
 from fixtures.campaign.plan import written
 
 seconds = st.floats(1e-6, 1.0)
@@ -249,10 +248,6 @@ def test_accept_length_below_one_is_refused() -> None:
 @given(seconds, st.floats(1.0, 3.0), accept_lengths)
 def test_ratio_from_measured_parts(plain: float, verify_ratio: float, accept: float) -> None:
     """With a free draft the ratio is the accept length over how much dearer a verify pass is."""
-    parts = MeasuredParts(plain, plain * verify_ratio, 0.0, accept)
-    assert predicted_ratio(parts) == pytest.approx(accept / verify_ratio)
-    slower = MeasuredParts(plain, plain * verify_ratio, 2 * plain, accept, step_overhead_s=3 * plain)
-    assert predicted_ratio(slower) == pytest.approx(accept / (verify_ratio + 5))
-    assert predicted_ratio(MeasuredParts(plain, plain * verify_ratio, 0.0, accept, plain_overhead_s=plain)) == (
-        pytest.approx(2 * accept / verify_ratio)
-    )
+    assert predicted_ratio(plain, plain * verify_ratio, 0.0, accept) == pytest.approx(accept / verify_ratio)
+    slower = predicted_ratio(plain, plain * verify_ratio, 2 * plain, accept, rest_s=3 * plain)
+    assert slower == pytest.approx(4 * accept / (verify_ratio + 5))

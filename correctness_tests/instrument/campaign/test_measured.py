@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fixtures.campaign.model.cost_model import predicted_ratio
-from fixtures.campaign.steps import parts_of, step_of, step_times
+from fixtures.campaign.steps import prediction, step_of, step_times
 from fixtures.errors import MeasurementFailed
 from fixtures.records.metric import Metric
-from fixtures.records.pass_summary import PassRow, PassSummary
+from fixtures.records.passes import PassRow, PassSummary
 from fixtures.records.start import StartRecord
 
 WORKLOAD = "single_stream"
@@ -84,15 +83,16 @@ def test_all_reduces_that_are_not_timed_are_not_zero() -> None:
 
 
 def test_the_ratio_is_predicted_without_the_speculative_server_s_rate() -> None:
-    parts = parts_of([plain()], [speculative()], WORKLOAD)
-    assert predicted_ratio(parts) == pytest.approx(3.0 * 4e-3 / 6.5e-3)
+    ratio = prediction([plain()], [speculative()]).predicted
+    assert ratio == pytest.approx(3.0 * 4e-3 / 6.5e-3)
     slow = speculative(rest_s=9e-3)
-    assert predicted_ratio(parts_of([plain()], [slow], WORKLOAD)) == pytest.approx(predicted_ratio(parts))
+    assert prediction([plain()], [slow]).predicted == pytest.approx(ratio)
 
 
 def test_a_start_that_is_out_of_line_does_not_move_the_parts() -> None:
     starts = [plain(), plain(3e-3), plain(30e-3)]
-    assert parts_of(starts, [speculative()], WORKLOAD).plain_pass_s == pytest.approx(3e-3)
+    alone = prediction([plain()], [speculative()]).predicted
+    assert prediction(starts, [speculative()]).predicted == pytest.approx(alone)
 
 
 @pytest.mark.parametrize(
@@ -113,4 +113,4 @@ def test_a_record_without_the_parts_is_refused(made: StartRecord, said: str) -> 
 
 def test_a_prediction_needs_both_servers() -> None:
     with pytest.raises(MeasurementFailed, match="one with it"):
-        parts_of([plain()], [], WORKLOAD)
+        prediction([plain()], [])

@@ -13,12 +13,10 @@ import pytest
 from fixtures.campaign.approach import Approach, RecordedOutcome
 from fixtures.campaign.causal import DEPLOYMENTS
 from fixtures.campaign.loading import FILE, load_approaches
-from fixtures.campaign.model.figures import BEST_PLAIN_TOK_S, FigureOnRecord, target, value
-from fixtures.campaign.model.hypotheses import two_regimes
-from fixtures.campaign.model.projection import project, rank
+from fixtures.campaign.model.figures import BEST_PLAIN_TOK_S, target, value
+from fixtures.campaign.model.hypotheses import project, rank, two_regimes
 from fixtures.campaign.outcomes import Outcome
-from fixtures.campaign.plan import BASELINES, figures, figures_on_record, main
-from fixtures.campaign.plan_text import in_order, render
+from fixtures.campaign.plan import BASELINES, FigureOnRecord, figures, figures_on_record, in_order, main, render
 from fixtures.deployments.loading import load_box
 from fixtures.gate.baselines import Baseline, BaselineMetric
 

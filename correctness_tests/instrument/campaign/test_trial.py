@@ -10,11 +10,20 @@ from pathlib import Path
 import pytest
 from campaign_cases import BOX, STARTS, correctness, passes, start
 
-from fixtures.campaign.arms import Arm, arms, judge_of, questions_of
 from fixtures.campaign.loading import load_approaches
 from fixtures.campaign.outcomes import Change, Outcome
 from fixtures.campaign.summary import record_lines
-from fixtures.campaign.trial import ArmOutcome, active, arm_outcome, judge_speed, tried
+from fixtures.campaign.trial import (
+    Arm,
+    ArmOutcome,
+    active,
+    arm_outcome,
+    arms,
+    judge_of,
+    judge_speed,
+    questions_of,
+    tried,
+)
 from fixtures.deployments import load_box
 from fixtures.errors import RecordError
 from fixtures.gate.baselines import Baseline, BaselineMetric
@@ -82,8 +91,12 @@ def failed(cause: str) -> StartRecord:
 
 @pytest.mark.parametrize(
     ("cause", "outcome"),
-    [("unsupported architecture", Outcome.UNSUPPORTED), ("path not active", Outcome.UNSUPPORTED),
-     ("out of memory", Outcome.CRASHES), ("hang", Outcome.CRASHES)],
+    [
+        ("unsupported architecture", Outcome.UNSUPPORTED),
+        ("path not active", Outcome.UNSUPPORTED),
+        ("out of memory", Outcome.CRASHES),
+        ("hang", Outcome.CRASHES),
+    ],
 )
 def test_a_failed_start_is_its_cause_whatever_the_speed_of_another(cause: str, outcome: Outcome) -> None:
     found = arm_outcome(EAGLE3, [start("eagle3", 0, 200.0), failed(cause)], None, verdict())
@@ -166,9 +179,7 @@ def arm(outcome: Outcome | None, name: str = "pcie_ipc") -> ArmOutcome:
         ([Outcome.NOT_TRIED, Outcome.NOT_TRIED], Outcome.NOT_TRIED, Change.UNTESTED),
     ],
 )
-def test_the_best_arm_is_the_approach_s_outcome(
-    outcomes: list[Outcome | None], now: Outcome, change: Change
-) -> None:
+def test_the_best_arm_is_the_approach_s_outcome(outcomes: list[Outcome | None], now: Outcome, change: Change) -> None:
     found = tried("pcie_ipc", "cu130", Outcome.UNSUPPORTED, list(map(arm, outcomes)))
     assert found.comparison is not None
     assert (found.comparison.now, found.comparison.change) == (now, change)
@@ -187,10 +198,14 @@ def starts(deployment: str, rate: float, count: int = STARTS, **changes: object)
 
 def baseline(rate: float, kind: str = "timing", environment: dict[str, object] | None = None) -> Baseline:
     key = "single_stream/decode_tok_s"
-    values = {"reported": (rate,)} if kind == "reported" else {
-        "starts": tuple(rate * (1 + 0.001 * (index % 5)) for index in range(STARTS)),
-        "ids": tuple(f"b{index}" for index in range(STARTS)),
-    }
+    values = (
+        {"reported": (rate,)}
+        if kind == "reported"
+        else {
+            "starts": tuple(rate * (1 + 0.001 * (index % 5)) for index in range(STARTS)),
+            "ids": tuple(f"b{index}" for index in range(STARTS)),
+        }
+    )
     metric = BaselineMetric(key, "decode_tok_s", "single_stream", "tok/s", kind, "higher", **values)  # type: ignore[arg-type]
     known = start("baseline_bs128", 0, rate).environment if environment is None else environment
     when = "2026-07-01T00:00:00Z"

@@ -56,7 +56,7 @@ STACK = """
 import sys
 sys.path.insert(0, "correctness_tests/preflight")
 from capability_gates import lacking
-from fixtures.campaign.arms import questions_of
+from fixtures.campaign.trial import questions_of
 from fixtures.campaign.loading import box_of, load_approaches
 from fixtures.deployments import load_box, not_expressible, render
 from fixtures.deployments.stacks import Installed, detect_stack, stack
@@ -86,8 +86,19 @@ def test_a_stack_is_five_files(copy: Path) -> None:
     code, said = run(copy, "-m", "fixtures.campaign.plan")
     assert code == 0, said
     assert "| approach | expected | cu128 | cu130 | nightly |" in (copy / "baselines" / "plan.md").read_text("utf-8")
-    code, said = run(copy, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--collect-only", "-m", "perf",
-                     "--box=pcie_blackwell", "perf_tests/test_campaign.py")
+    code, said = run(
+        copy,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-q",
+        "--collect-only",
+        "-m",
+        "perf",
+        "--box=pcie_blackwell",
+        "perf_tests/test_campaign.py",
+    )
     assert "test_outcome[eagle3-nightly]" in said, said
 
 

@@ -1,4 +1,4 @@
-"""Drift is reported from one value per folder of records or commit of a baseline, and never blocks."""
+"""Drift is reported from one value per folder of records, and never blocks."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ import math
 import os
 import shutil
 import stat
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fixtures.errors import BaselineError, SuiteError
+from fixtures.errors import SuiteError
 from fixtures.gate import drift
-from fixtures.gate.baselines import write_baseline
-from fixtures.gate.saving import baseline_from_records
 from fixtures.records.metric import Metric
 from fixtures.records.start import StartRecord
 from fixtures.records.store import write_record
@@ -69,47 +66,18 @@ def test_one_point_per_folder_from_its_usable_starts(tmp_path: Path):
 
 
 @needs_otava
-def test_a_step_is_reported_where_it_is_and_does_not_block(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    given = [str(folder) for folder in folders(tmp_path)]
-    assert drift.main([*given, "--otava", str(OTAVA)]) == 0
-    lines = capsys.readouterr().out.strip().splitlines()
-    assert len(lines) == 2
-    assert lines[0].startswith("baseline s/decode_tok_s")
-    assert "worse" in lines[0]
-    assert any(f"from run{day}" in lines[0] for day in (11, 12, 13))
-    assert lines[1].endswith("1 change points")
+def test_a_step_is_reported_where_it_is(tmp_path: Path):
+    points, better = drift.points_from_folders(folders(tmp_path))
+    (found,) = drift.find_changes(points, better, OTAVA)
+    assert str(found).startswith("baseline s/decode_tok_s")
+    assert found.worse
+    assert found.label in ("run11", "run12", "run13")
 
 
 @needs_otava
 def test_no_step_no_report(tmp_path: Path):
     points, better = drift.points_from_folders(folders(tmp_path, share=1.0))
-    assert drift.find_changes(points, better, str(OTAVA)) == []
-
-
-def test_history_of_a_baseline_is_one_point_per_commit(tmp_path: Path):
-    def git(*arguments: str) -> None:
-        own = ["-c", "user.name=t", "-c", "user.email=t@localhost", "-c", "commit.gpgsign=false"]
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-        subprocess.run(["git", *own, *arguments], cwd=tmp_path, check=True, capture_output=True, env=clean)
-
-    git("init", "-q")
-    path = tmp_path
-    for day in range(3):
-        made = baseline_from_records([record(day, index, 100.0 + day, 10.0) for index in range(10)], f"day {day}")
-        path = write_baseline(made, tmp_path)
-        git("add", ".")
-        git("commit", "-q", "-m", f"day {day}")
-    path.write_text("broken", encoding="utf-8")
-    git("commit", "-q", "-a", "-m", "broken")
-    told: list[str] = []
-    points, better = drift.points_from_history(path, told.append)
-    assert len(told) == 1
-    assert "left out: " in told[0]
-    assert "not JSON" in told[0]
-    assert [round(point.values["s/decode_tok_s"]) for point in points] == [100, 101, 102]
-    assert better["s/ttft_ms"] == "lower"
-    with pytest.raises(BaselineError):
-        drift.points_from_history(tmp_path / "nowhere" / "x.json", told.append)
+    assert drift.find_changes(points, better, OTAVA) == []
 
 
 def script(path: Path, text: str) -> str:
@@ -118,19 +86,24 @@ def script(path: Path, text: str) -> str:
     return str(path)
 
 
-def test_what_goes_wrong_is_one_line_and_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    given = [str(folder) for folder in folders(tmp_path / "records", days=6)]
-    assert drift.main([]) == 2
-    assert drift.main([*given, "--otava", str(tmp_path / "missing")]) == 2
-    assert drift.main([*given, "--otava", script(tmp_path / "fails", "echo no such test >&2; exit 1")]) == 2
-    assert drift.main([*given, "--otava", script(tmp_path / "odd", 'echo "{}"')]) == 2
-    assert drift.main([*given[:3], "--otava", script(tmp_path / "fine", "exit 0")]) == 2
-    errors = capsys.readouterr().err.strip().splitlines()
-    assert len(errors) == 5
-    assert "pipx install apache-otava" in errors[1]
-    assert "no such test" in errors[2]
-    assert "not understood" in errors[3]
-    assert "3 points are too few" in errors[4]
+@pytest.mark.parametrize(
+    ("days", "tool", "said"),
+    [
+        (6, None, "pipx install apache-otava"),
+        (6, "echo no such test >&2; exit 1", "no such test"),
+        (6, 'echo "{}"', "not understood"),
+        (3, "exit 0", "3 points are too few"),
+    ],
+)
+def test_what_goes_wrong_is_one_line(
+    days: int, tool: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    points, better = drift.points_from_folders(folders(tmp_path / "records", days=days))
+    command = str(tmp_path / "missing") if tool is None else script(tmp_path / "tool", tool)
+    monkeypatch.setenv("OTAVA", command)
+    with pytest.raises(SuiteError, match=said) as caught:
+        drift.find_changes(points, better, None)
+    assert "\n" not in str(caught.value)
 
 
 def test_an_answer_is_read_with_its_direction(tmp_path: Path):

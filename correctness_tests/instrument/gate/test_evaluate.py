@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -33,67 +32,61 @@ def scores() -> dict[str, dict[str, Score]]:
 
 class TestThisGate:
     def test_false_alarms(self, scores: dict[str, dict[str, Score]]):
-        found = scores[THIS_GATE][TOGETHER].to_json()
-        assert found["comparisons"] >= 10_000
-        assert found["false_alarm_rate"] <= 0.001
-        assert found["false_alarm_upper95"] <= 0.002
+        found = scores[THIS_GATE][TOGETHER]["alarms"]
+        assert found.total >= 10_000
+        assert found.rate <= 0.001
+        assert found.upper <= 0.002
 
     def test_false_alarms_in_the_order_of_time(self, scores: dict[str, dict[str, Score]]):
-        assert scores[THIS_GATE]["SAP in time order"].to_json()["false_alarm_rate"] <= 0.002
+        assert scores[THIS_GATE]["SAP in time order"]["alarms"].rate <= 0.002
 
     @pytest.mark.parametrize("data", [TOGETHER, "SAP", "GPU training"])
     def test_power_where_the_baseline_is_quiet(self, scores: dict[str, dict[str, Score]], data: str):
-        power = scores[THIS_GATE][data].to_json()["power"]
-        assert power["3"] >= 0.55
-        assert power["5"] >= 0.90
-        assert power["10"] >= 0.99
+        found = scores[THIS_GATE][data]
+        assert found[0.03].rate >= 0.55
+        assert found[0.05].rate >= 0.90
+        assert found[0.10].rate >= 0.99
 
     def test_labelled_changes(self, scores: dict[str, dict[str, Score]]):
-        found = scores[THIS_GATE][LABELLED].to_json()["labelled"]
-        assert (found["found"], found["total"], found["others"]) == (5, 5, 20)
-        assert found["false"] <= 1
+        found, others = (scores[THIS_GATE][LABELLED][each] for each in ("labelled", "others"))
+        assert (found.hits, found.total, others.total) == (5, 5, 20)
+        assert others.hits <= 1
 
     @pytest.mark.parametrize("rival", ["mean > 5 %", "mean > 5 %, all starts"])
     def test_better_than_a_mean_on_both_counts(self, scores: dict[str, dict[str, Score]], rival: str):
-        ours, theirs = scores[THIS_GATE][TOGETHER].to_json(), scores[rival][TOGETHER].to_json()
-        assert ours["false_alarm_rate"] < theirs["false_alarm_rate"] / 10
-        assert ours["power"]["3"] > theirs["power"]["3"] * 2
+        ours, theirs = scores[THIS_GATE][TOGETHER], scores[rival][TOGETHER]
+        assert ours["alarms"].rate < theirs["alarms"].rate / 10
+        assert ours[0.03].rate > theirs[0.03].rate * 2
 
     def test_one_start_first_alarms_no_more_often(self, scores: dict[str, dict[str, Score]]):
-        assert scores["this gate, 1 start first"][TOGETHER].to_json()["false_alarm_rate"] <= 0.001
+        assert scores["this gate, 1 start first"][TOGETHER]["alarms"].rate <= 0.001
 
 
 def test_a_gate_that_does_not_compare_fails_the_evaluation(monkeypatch: pytest.MonkeyPatch):
     """The evaluation measures: with the comparison taken out, nothing is found."""
-    blind = {THIS_GATE: lambda rows: np.zeros(len(rows.baseline), dtype=bool)}
+    blind = {THIS_GATE: lambda rows: np.zeros(len(rows.values), dtype=bool)}
     monkeypatch.setattr(evaluation, "GATES", blind)
     found = evaluate(DATA, draws=1)[THIS_GATE]
-    assert found[TOGETHER].to_json()["power"] == {"3": 0.0, "5": 0.0, "10": 0.0}
-    assert found[LABELLED].to_json()["labelled"]["found"] == 0
+    assert [found[TOGETHER][share].rate for share in (0.03, 0.05, 0.10)] == [0.0, 0.0, 0.0]
+    assert found[LABELLED]["labelled"].hits == 0
 
 
-def test_the_command_is_deterministic_and_writes_every_key(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_the_command_is_deterministic_and_prints_every_table(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     few = evaluation.GATES
     monkeypatch.setattr(evaluation, "GATES", {name: few[name] for name in (THIS_GATE, "mean > 5 %")})
     monkeypatch.setattr(evaluation.evaluate, "__defaults__", (0, 1))
-    for name in ("a.json", "b.json"):
-        assert evaluation.main([str(DATA), "--json", str(tmp_path / name), "--seed", "3", *FEW]) == 0
-    first, second = ((tmp_path / name).read_text() for name in ("a.json", "b.json"))
-    assert first == second
-    evaluation.main([str(DATA), "--json", str(tmp_path / "c.json"), "--seed", "4", *FEW])
-    assert (tmp_path / "c.json").read_text() != first
-    out = capsys.readouterr().out
-    assert "Clopper-Pearson" in out
-    assert "mean > 5 %" in out
-    assert "5 of 2           sessions, sd 2 %" in out
-    assert "unchanged runs that are blocked, of 2 of the GPU box's size" in out
-    for sets in json.loads(first)["gates"].values():
-        for entry in sets.values():
-            assert {"false_alarm_rate", "false_alarm_upper95", "comparisons", "power", "labelled"} <= set(entry)
-            assert set(entry["power"]) == {"3", "5", "10"}
-            assert {"found", "total", "false", "others"} == set(entry["labelled"])
+    told = []
+    for seed in "334":
+        assert evaluation.main([str(DATA), "--seed", seed, *FEW]) == 0
+        told.append(capsys.readouterr().out)
+    first, second, other = told
+    assert first == second != other
+    assert "Clopper-Pearson" in first
+    assert "mean > 5 %" in first
+    assert "5 of 2           sessions, sd 2 %" in first
+    assert "unchanged runs that are blocked, of 2 of the GPU box's size" in first
 
 
 def test_data_that_cannot_be_used_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

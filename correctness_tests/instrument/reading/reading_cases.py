@@ -10,7 +10,7 @@ from fixtures.gate.paired import balanced_order
 from fixtures.gate.saving import baseline_from_records
 from fixtures.records.correctness import AllReduceChecked, Correctness, ReplayChecked
 from fixtures.records.metric import Metric
-from fixtures.records.pass_summary import PassSummary
+from fixtures.records.passes import PassSummary
 from fixtures.records.start import Block, PairSide, StartRecord
 from fixtures.serving.client_results import RequestResult, WorkloadResult
 from fixtures.serving.processes import ProcessId

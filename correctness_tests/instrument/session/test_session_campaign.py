@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from campaign_cases import BOX, STARTS, start
 
-from fixtures.campaign.arms import Asked, questions_of
 from fixtures.campaign.loading import load_approaches
 from fixtures.campaign.outcomes import Outcome
+from fixtures.campaign.trial import Asked, questions_of
 from fixtures.deployments import load_box
 from fixtures.deployments.stacks import stack
 from fixtures.errors import ServerError
@@ -100,8 +100,12 @@ def test_sums_then_outputs_then_speed(bench: Bench, tmp_path: Path) -> None:
     (question,) = asked("pcie_ipc")
     found = campaign_of(bench, [question]).try_approach(question)  # type: ignore[arg-type]
     assert bench.steps == [
-        "sum pcie_ipc", "ask pcie_ipc", "judge pcie_ipc by baseline_bs128",
-        "measure pcie_ipc", "measure baseline_bs128", "confirm pcie_ipc",
+        "sum pcie_ipc",
+        "ask pcie_ipc",
+        "judge pcie_ipc by baseline_bs128",
+        "measure pcie_ipc",
+        "measure baseline_bs128",
+        "confirm pcie_ipc",
     ]
     assert found.comparison is not None
     assert found.comparison.now is Outcome.IMPROVES
@@ -192,9 +196,17 @@ def measuring(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(measurements, "measure_start", measure_start)
     monkeypatch.setattr(module, "ask", ask)
     plan = Plan(
-        run="r", box=BOX, stack="cu130", results=tmp_path, starts=STARTS, limit_s=None,
-        side=lambda deployment: SimpleNamespace(deployment=deployment), against=lambda deployment: None,
-        block_pairs=2, room=1, workloads=lambda deployment: (),
+        run="r",
+        box=BOX,
+        stack="cu130",
+        results=tmp_path,
+        starts=STARTS,
+        limit_s=None,
+        side=lambda deployment: SimpleNamespace(deployment=deployment),
+        against=lambda deployment: None,
+        block_pairs=2,
+        room=1,
+        workloads=lambda deployment: (),
     )  # type: ignore[arg-type]
     bench.source = Measurements(plan, bench.show)  # type: ignore[assignment]
     return bench
@@ -220,7 +232,10 @@ def test_alone_an_approach_answers_before_it_is_measured(measuring: Bench) -> No
     campaign.ask_first()
     campaign.try_approach(question)
     assert measuring.steps[:4] == [
-        "sum pcie_ipc", "ask pcie_ipc", "judge pcie_ipc by baseline_bs128", "measure pcie_ipc 0"
+        "sum pcie_ipc",
+        "ask pcie_ipc",
+        "judge pcie_ipc by baseline_bs128",
+        "measure pcie_ipc 0",
     ]
     assert "ask the measured pcie_ipc" not in measuring.steps
 
@@ -237,9 +252,7 @@ def test_a_server_that_failed_is_not_started_once_more_to_be_asked(measuring: Be
     assert found.comparison.now is Outcome.CRASHES
 
 
-def test_when_the_time_is_up_no_server_starts_for_outputs(
-    measuring: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_when_the_time_is_up_no_server_starts_for_outputs(measuring: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring.source, "time_left", lambda: False)
     (question,) = asked("pcie_ipc")
     found = campaign_of(measuring, [question]).try_approach(question)  # type: ignore[arg-type]
