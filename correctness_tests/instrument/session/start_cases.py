@@ -25,8 +25,8 @@ def write_starts(directory, count, *, speed=100.0, kv=20000.0, role="stage1", na
         values = {"environment": ENVIRONMENT, "metrics": metrics} | changes
         write_record(
             StartRecord(
-                id=f"{name}{index}", box="cpu", stack="cpu", role=role, index=index,
-                started_at=moment, finished_at=moment, **({"deployment": "baseline", "run": "r"} | values),
+                id=f"{name}{index}", role=role, index=index, started_at=moment, finished_at=moment,
+                **({"deployment": "baseline", "run": "r", "box": "cpu", "stack": "cpu"} | values),
             ),
             directory,
         )

@@ -57,6 +57,12 @@ CASES = {
     "no budget": (["--budget=soon"], "--budget soon: is no time: give for example 8h"),
     "an empty budget": (["--budget="], '--budget "": give a value'),
     "a stretch of no time": (["--budget=22:00-22:00"], "--budget 22:00-22:00: is no stretch of a day"),
+    "a rehearsal of records": (["--rehearse", "--box=pcie_blackwell", "--from-results=."], "no use for --from-results"),
+    "a rehearsal for a baseline": (
+        ["--rehearse", "--box=pcie_blackwell", "--save-baseline=why", "--starts=10"], "no use for --save-baseline"
+    ),
+    "a rehearsal of this machine": (["--rehearse"], "--rehearse: rehearses another machine's box: name it with --box"),
+    "a rehearsal of the cpu box": (["--rehearse", "--box=cpu"], "--rehearse: box cpu runs on any machine"),
     "two budgets": (["--budget=1h", "--max-minutes=60"], "--budget 1h and --max-minutes 60: say the same"),
     "a budget to judge in": (["--from-results=/tmp", "--budget=1h"], "--budget 1h: nothing is measured with"),
     "going on elsewhere": (["--resume=/tmp", "--results=/tmp/r"], "--resume /tmp: goes on .*leave out --results"),

@@ -61,7 +61,11 @@ def test_every_fault_of_the_catalog_has_an_installer() -> None:
 
 @pytest.mark.parametrize(
     ("fault", "platform", "says"),
-    [("nonsense", "sglang_cpu", "no fault 'nonsense'"), ("mask_leak", "", "SGLANG_PLATFORM=sglang_cpu")],
+    [
+        ("nonsense", "sglang_cpu", "no fault 'nonsense'"),
+        ("mask_leak", "", "SGLANG_PLATFORM=sglang_cpu"),
+        ("refuse", "sglang_cpu", "refuse says nothing: give the line in SGLANG_CPU_REFUSAL"),
+    ],
 )
 def test_a_fault_that_cannot_be_planted_ends_the_process(fault: str, platform: str, says: str) -> None:
     command = "from sglang_cpu.faults import active_faults; active_faults()"
