@@ -14,7 +14,7 @@ import pytest
 from fixtures.errors import ProfileError
 from fixtures.profile.classes import backends_of, class_of
 from fixtures.profile.figures import profile_of
-from fixtures.profile.passes import kernel_count, passes, whole
+from fixtures.profile.passes import kernel_count, passes
 from fixtures.profile.trace import read_trace
 
 pytestmark = pytest.mark.correctness
@@ -48,12 +48,11 @@ def test_a100_replays_small_graphs():
 def test_b200_runs_eagerly():
     trace = read_trace(B200)
     assert passes(trace) == ()
-    one = whole(trace)
-    assert kernel_count(one.kernels) == 768
-    classes = Counter(class_of(each.name) for each in one.kernels)
+    assert kernel_count(trace.kernels) == 768
+    classes = Counter(class_of(each.name) for each in trace.kernels)
     assert (classes["all-reduce"], classes["other collective"]) == (73, 1)
     assert (classes["norm"], classes["attention"], classes["MoE"], classes["GEMM"]) == (73, 72, 144, 181)
-    assert {backends_of(each.name) for each in one.kernels} == {(), ("sglang_torch_symmetric",)}
+    assert {backends_of(each.name) for each in trace.kernels} == {(), ("sglang_torch_symmetric",)}
     with pytest.raises(ProfileError, match="no decode or verify pass in it"):
         profile_of([trace])
 
@@ -80,6 +79,10 @@ def text(*events):
 
 
 AGAIN = "take the profile again"
+NOTHING = (
+    "{} events and no kernel among them, or, of a machine without a GPU, no operator: profile with the activities CPU and "
+    "GPU, while the server answers a request"
+)
 BAD = {
     "empty": ("", f"empty: {AGAIN}"),
     "blank": (" \n", f"empty: {AGAIN}"),
@@ -104,7 +107,9 @@ BAD = {
     "two in a row": (text(event()).replace('}, {"ph"', '} {"ph"'), "not JSON: '{' instead of , or ] in"),
     "too deep": ('{"traceEvents": [' + "[" * 100_000, "not JSON that can be read (maximum recursion depth exceeded"),
     "no event": (text(7), f"traceEvents/1 = 7: no event: {AGAIN}"),
-    "nothing ran": (text(), "1 events, no kernel and no operator among them: profile with"),
+    "nothing ran": (text(), NOTHING.format(1)),
+    "a GPU's operators without its kernels": (
+        text(event(cat="cpu_op")).replace("{", '{"deviceProperties": [{"id": 0}], ', 1), NOTHING.format(2)),
     "time as text": (text(event(ts="1")), f"traceEvents/1/ts = '1': no time in µs: {AGAIN}"),
     "length as text": (text(event(dur="2")), f"traceEvents/1/dur = '2': no time in µs: {AGAIN}"),
     "true as a time": (text(event(dur=True)), f"traceEvents/1/dur = True: no time in µs: {AGAIN}"),
