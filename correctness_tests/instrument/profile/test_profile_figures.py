@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from test_intervals import trace_of
@@ -11,6 +12,7 @@ from test_intervals import trace_of
 from fixtures.errors import ProfileError
 from fixtures.profile.changed import attribution, changed, counts_line, unlike
 from fixtures.profile.figures import Profile, profile_of
+from fixtures.profile.trace import Annotation, Kernel, Trace
 
 pytestmark = pytest.mark.correctness
 REDUCE, GEMM, NORM = "allreduce_fusion_kernel_oneshot_lamport<8>", "nvjet_tst_64x64", "rms_norm_kernel"
@@ -97,6 +99,24 @@ def test_a_kernel_of_no_length_and_one_on_top_of_another_are_counted_and_take_no
     assert (one.communication_us, one.exposed_us, one.gaps_us) == (10, 2, 0)
 
 
+def operators(rank, world_size, late):
+    """A processor's step of 100 µs: operators one in the other, and a collective on a thread of gloo."""
+    ran = [("aten::clone", 0, 20), ("aten::copy_", 5, 10), ("aten::linear", 20, 30), ("aten::mm", 25, 20)]
+    return Trace(
+        Path(f"rank{rank}"), rank, world_size, (), (), (Annotation("step[VERIFY bs=1]", 1000, 100, 1),),
+        tuple(Kernel(name, 1000 + start, length, -1, 1) for name, start, length in ran),
+        (Kernel("gloo:all_reduce", 1060 + late, 35 - late, -1, 2),),
+    )
+
+
+def test_an_operator_inside_another_counts_and_lasts_once():
+    one = profile_of([operators(0, 2, late=0), operators(1, 2, late=25)])
+    assert one.counts == {"all-reduce": 1, "GEMM": 1, "copy": 1, "other": 1}
+    assert one.ranks[0].classes_us == {"all-reduce": 35, "GEMM": 30, "copy": 10, "other": 10}
+    assert [(each.span_us, each.waiting_us, each.gaps_us) for each in one.ranks] == [(100, 25, 15), (100, 0, 40)]
+    assert {each.name: each.count for each in one.kernels}["aten::mm"] == 1, "by name all are there"
+
+
 BEFORE = profile(layers(61))
 
 
@@ -104,6 +124,11 @@ def test_a_slower_all_reduce_is_named_with_its_length():
     line = "communication 1.83 → 4.88 ms: all-reduce kernels 61 × 30 → 80 µs"
     assert attribution(BEFORE, profile(layers(61, reduce_us=80))) == line
     assert counts_line(BEFORE, profile(layers(61, reduce_us=80))) is None
+
+
+def test_what_was_saved_is_named_too():
+    line = "communication 4.88 → 1.83 ms: all-reduce kernels 61 × 80 → 30 µs"
+    assert attribution(profile(layers(61, reduce_us=80)), profile(layers(61, copies=5))) == line
 
 
 def test_more_copies_are_named_with_what_stayed():

@@ -80,8 +80,8 @@ def text(*events):
 
 AGAIN = "take the profile again"
 NOTHING = (
-    "{} events and no kernel among them, or, of a machine without a GPU, no operator: profile with the activities CPU and "
-    "GPU, while the server answers a request"
+    "{} events and no kernel among them, without a GPU no operator: profile with the activities CPU and GPU, while the "
+    "server answers a request"
 )
 BAD = {
     "empty": ("", f"empty: {AGAIN}"),
@@ -183,6 +183,17 @@ def test_every_way_to_write_a_trace_reads_the_same(tmp_path, form):
     assert [each.start for each in trace.kernels] == list(range(9_000))
     assert {each.name for each in trace.kernels} == {"gemm µ" * 40}
     assert trace.rank == (3 if form == "[]" else 5), "the rank's own word counts before the file's name"
+
+
+def test_the_window_may_end_anywhere(tmp_path, monkeypatch):
+    monkeypatch.setattr("fixtures.profile.trace._CHUNK", 1)
+    path = tmp_path / "trace.json"
+    events = [event(ts=12.5, dur=34, args={"correlation": 56, "note": 'quotes " and \\ µ'})] * 2
+    content = {"later": 78, "traceEvents": events, "distributedInfo": {"rank": 11}}
+    path.write_text(json.dumps(content, ensure_ascii=False))
+    trace = read_trace(path)
+    assert trace.rank == 11
+    assert [tuple(each) for each in trace.kernels] == [("gemm", 12.5, 34, 0, 7, 56)] * 2
 
 
 READ = """
