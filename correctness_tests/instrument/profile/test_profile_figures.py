@@ -126,6 +126,11 @@ def test_a_slower_all_reduce_is_named_with_its_length():
     assert counts_line(BEFORE, profile(layers(61, reduce_us=80))) is None
 
 
+def test_long_times_are_written_out():
+    line = "communication 0.03 → 1234 ms: all-reduce kernels 1 × 30 → 1234000 µs"
+    assert attribution(profile(layers(1)), profile(layers(1, reduce_us=1_234_000))) == line
+
+
 def test_what_was_saved_is_named_too():
     line = "communication 4.88 → 1.83 ms: all-reduce kernels 61 × 80 → 30 µs"
     assert attribution(profile(layers(61, reduce_us=80)), profile(layers(61, copies=5))) == line
