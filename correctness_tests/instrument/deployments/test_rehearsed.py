@@ -10,7 +10,7 @@ import pytest
 from fixtures.deployments import load_box, render, resolve_model
 from fixtures.deployments.effective import activities, is_active
 from fixtures.deployments.loading import FOLDER
-from fixtures.deployments.rehearsed import LIMIT, REFUSAL, REFUSE, rehearsed
+from fixtures.deployments.rehearsed import LIMIT, REFUSAL, rehearsed
 from fixtures.errors import DeploymentError
 from fixtures.serving.failure import Cause, diagnose, refusals
 
@@ -79,9 +79,8 @@ def test_what_is_left_out_is_told_once_with_how_many_it_concerns() -> None:
 @pytest.mark.parametrize("name", BOX.deployments)
 def test_only_what_the_hardware_refuses_is_refused_and_by_a_line_that_is_known(name: str) -> None:
     served = NOW.deployments[name]
-    assert (served.environment.get(REFUSE) == "refuse") == (name in CAUSES)
+    assert (REFUSAL in served.environment) == (name in CAUSES)
     if name not in CAUSES:
-        assert REFUSAL not in served.environment
         found = activities({k: v for k, v in served.evidence.items() if k != "eagle3"}, ["any line"], RELEASE)
         assert not found or is_active(found) is True
         return
@@ -90,6 +89,10 @@ def test_only_what_the_hardware_refuses_is_refused_and_by_a_line_that_is_known(n
     traceback = f'Traceback (most recent call last):\n  File "a.py", line 1, in load\n{line}\n'
     cause = diagnose(traceback, 1).cause if "Error: " in line else refusals([line])[0].cause
     assert cause is CAUSES[name]
+
+
+def test_the_platform_reads_the_variable_that_is_set() -> None:
+    assert pytest.importorskip("sglang_cpu.limits").REFUSAL_VARIABLE == REFUSAL
 
 
 def test_a_box_that_needs_no_hardware_is_not_rehearsed() -> None:
