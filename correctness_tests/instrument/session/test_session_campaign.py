@@ -34,9 +34,8 @@ class Bench:
     def __init__(self, folder: Path, rates: Mapping[str, float], starts: int) -> None:
         self.steps: list[str] = []
         self.box, self.stack, self.show = GPU, stack("cu130"), lambda subject, step: None
-        self.options = SimpleNamespace(
-            starts=starts, baselines=folder / "none", from_results=None, confirm_starts=STARTS
-        )
+        self.options = SimpleNamespace(starts=starts, from_results=None, confirm_starts=STARTS)
+        self.baselines = folder / "none"
         self.night_judge = SimpleNamespace(between=lambda source, name, key, reference: None)
         self.source = SimpleNamespace(stage1=self.stage1, stage2=self.stage2)
         self._rates, self._folder = rates, folder
