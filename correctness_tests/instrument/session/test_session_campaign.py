@@ -120,6 +120,7 @@ def test_one_judge_starts_once_for_all_whose_outputs_it_judges(bench: Bench) -> 
     for question in questions:
         campaign.try_approach(question)
     assert sum(step.startswith("judge") for step in bench.steps) == 1
+    assert campaign.judges == 1  # the night leaves time for it
     assert len(campaign.told) == 2
 
 
@@ -259,3 +260,14 @@ def test_when_the_time_is_up_no_server_starts_for_outputs(measuring: Bench, monk
     assert found.comparison is not None
     assert found.comparison.now is Outcome.NOT_TRIED
     assert not found.comparison.passes()
+
+
+def test_an_arm_that_the_night_did_not_reach_is_not_started_for_outputs(measuring: Bench) -> None:
+    """What time is left is the judge's."""
+    over = SimpleNamespace(deployments=GPU.deployments, records=[], why_not=lambda name: "out of time: 8 hours are up")
+    measuring.source.night = over
+    (question,) = asked("pcie_ipc")
+    found = campaign_of(measuring, [question]).try_approach(question)  # type: ignore[arg-type]
+    assert measuring.steps == ["sum pcie_ipc"]
+    assert found.comparison is not None
+    assert found.comparison.now is Outcome.NOT_TRIED
