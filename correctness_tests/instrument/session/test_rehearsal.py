@@ -126,7 +126,7 @@ def test_the_gpu_box_is_rehearsed_to_the_same_plan(suite: Any, tmp_path: Path) -
         code, text = suite(*asked, "--rehearse", f"--results={tmp_path / 'none'}")
         assert code == 0, text
         assert text.count("REHEARSAL of box pcie_blackwell") == 1
-        assert text.count("options.device: cpu, which the CPU takes (27 of 27 deployments)") == 1
+        assert text.count("options.device: cpu, which the CPU takes (") == 1
         plans.append([line for line in text.splitlines() if "  round " in line])
     assert plans[0] == plans[1]
     begins, ends = plans[0][0].split()[:3:2]
