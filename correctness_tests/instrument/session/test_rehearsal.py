@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,13 @@ from fixtures.errors import BaselineError, RecordError
 from fixtures.gate.drift import points_from_folders
 from fixtures.gate.saving import baseline_from_records
 from fixtures.night.answers import finished_of
+from fixtures.night.spec import NightArm, NightSpec, Takes
+from fixtures.night.state import Night
 from fixtures.records.start import NightPlace
 from fixtures.records.store import read_records
 from fixtures.serving.workloads import load_workload
+from fixtures.session.live_night import LiveNight
+from fixtures.session.measurements import Measurements, Plan
 from fixtures.session.night_plan import recent
 from fixtures.session.rehearsal import plan_after, require_alike, shortened
 
@@ -82,6 +87,35 @@ def test_its_clock_is_the_box_s(tmp_path: Path) -> None:
     found = finished_of(record, [RATE], record.started_at)
     assert found.ended_s == 3600.0
     assert finished_of(replace(record, rehearsal_hour_s=None), [RATE], record.started_at).ended_s == HOUR_S
+
+
+@pytest.mark.parametrize(("ago_s", "left"), [(HOUR_S - 30, True), (HOUR_S + 30, False)])
+def test_an_hour_of_its_budget_is_over_when_its_seconds_are(ago_s: float, left: bool, tmp_path: Path) -> None:
+    """For the starts of the night, whose load takes a minute of the box, and for those outside of it."""
+    plan = Plan(
+        run="r", box=BOX.name, stack="cu130", results=tmp_path, starts=1, limit_s=3600.0, side=lambda each: None,
+        against=lambda each: None, block_pairs=2, room=1, workloads=lambda each: (), rehearsal_hour_s=HOUR_S,
+    )  # type: ignore[arg-type, return-value]
+    source = Measurements(plan, lambda subject, step: None)
+    source._began -= ago_s
+    assert source.time_left() is left
+    takes = Takes(60.0, 1.0, 1.0)
+    arms = [NightArm(name, takes) for name in ("control", "arm")]
+    night = Night(NightSpec(arms[0], (arms[1],), {RATE: "higher"}, budget_s=3600.0, warm=True))
+    served: list[str] = []
+
+    class Served(Exception):
+        """Ends the night at its first start."""
+
+    def serve(deployment: Any, step: Any) -> Any:
+        served.append(step.deployment)
+        raise Served
+
+    live = LiveNight(night, {"control": BOX, "arm": BOX}, serve, lambda: None, print, plan.pace)  # type: ignore[dict-item]
+    live.began -= ago_s
+    with suppress(Served):
+        live.run()
+    assert bool(served) is left
 
 
 def test_no_outcome_is_recorded_of_it(tmp_path: Path) -> None:
