@@ -33,9 +33,9 @@ from speculative_pair import pair as pair_of
 from trial import Trial, as_counted_by, build, probe, run_group
 
 from fixtures.serving.pool import ServerPool
-from fixtures.serving.running import Server
-from fixtures.serving.workloads.prompts import PROMPTS as PROMPTS_DIR
-from fixtures.serving.workloads.prompts import read_prompts
+from fixtures.serving.server import Server
+from fixtures.serving.workloads.workload import PROMPTS as PROMPTS_DIR
+from fixtures.serving.workloads.workload import read_prompts
 from fixtures.session.run import Run
 from fixtures.speculation.answers import Answer
 from fixtures.speculation.replay import Finding, Symptom

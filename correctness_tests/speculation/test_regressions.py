@@ -10,7 +10,7 @@ from processed_scores import ProcessedChecker
 from speculative_pair import Pair, draft_tokens
 from trial import probe
 
-from fixtures.serving.running import Server
+from fixtures.serving.server import Server
 from fixtures.speculation.answers import Ask
 from fixtures.speculation.serve import ask_all
 
