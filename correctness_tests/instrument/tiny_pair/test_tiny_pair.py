@@ -12,9 +12,10 @@ import pytest
 torch = pytest.importorskip("torch", reason="the pair is read with torch")
 pytest.importorskip("transformers", reason="the pair is decoded with transformers")
 
-import measure_pair as measure  # noqa: E402
-import pair_training as training  # noqa: E402
-from pair_checkpoint import (  # noqa: E402
+from fixtures.serving.workloads.degeneracy import degenerate  # noqa: E402
+from fixtures.serving.workloads.workload import PROMPTS, read_prompts  # noqa: E402
+from fixtures.tiny_pair import measure, training  # noqa: E402
+from fixtures.tiny_pair.checkpoint import (  # noqa: E402
     continue_ids,
     load_draft,
     load_reference,
@@ -23,14 +24,11 @@ from pair_checkpoint import (  # noqa: E402
     save_draft,
     save_target,
 )
-from pair_network import AUX_LAYERS, Draft, TargetModel  # noqa: E402
-
-from fixtures.serving.workloads.degeneracy import degenerate  # noqa: E402
-from fixtures.serving.workloads.workload import PROMPTS, read_prompts  # noqa: E402
+from fixtures.tiny_pair.network import AUX_LAYERS, Draft, TargetModel  # noqa: E402
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("tiny pair")]
 
-PAIR = measure.PAIR
+PAIR = Path(measure.__file__).parent
 LARGEST_PAIR = 4_000_000  # bytes
 LEAST_ACCEPT_LENGTH = 2.5  # tokens per verify pass, of at most 4
 LEAST_MARGIN_SHARE = 0.6  # of positions whose first choice leads by more than 0.5 nats
