@@ -22,7 +22,7 @@ def test_a_part_of_the_gpu_box_is_rehearsed(tmp_path: Path, pytestconfig: pytest
     results, page = tmp_path / "results", tmp_path / "page.html"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-m", "perf", "-p", "no:cacheprovider", "--box=pcie_blackwell", "--rehearse",
-         f"--deployment={','.join(NAMES)}", "--seed=1", "--budget=4h", f"--results={results}", f"--html={page}"],
+         f"--deployment={','.join(NAMES)}", "--seed=1", "--budget=3h", f"--results={results}", f"--html={page}"],
         cwd=pytestconfig.rootpath, capture_output=True, text=True, timeout=LIMIT_S,
     )  # fmt: skip
     said = done.stdout + done.stderr
