@@ -101,7 +101,7 @@ def test_an_hour_of_its_budget_is_over_when_its_seconds_are(ago_s: float, left: 
     assert source.time_left() is left
     takes = Takes(60.0, 1.0, 1.0)
     arms = [NightArm(name, takes) for name in ("control", "arm")]
-    night = Night(NightSpec(arms[0], (arms[1],), {RATE: "higher"}, budget_s=3600.0, warm=True))
+    night = Night(NightSpec(arms[0], (arms[1],), {RATE: "higher"}, budget_s=3600.0))
     served: list[str] = []
 
     class Served(Exception):
