@@ -49,8 +49,8 @@ def test_work_of_a_process_that_is_not_ours_is_named_and_our_own_is_not(tmp_path
     """Ours is what came from this process; the stranger's parent ended, so it came from nobody here."""
     stranger = tmp_path / "stranger"
     stranger.symlink_to(sys.executable)
-    run = f"subprocess.Popen([{str(stranger)!r}, '-S', '-c', {BUSY!r}], start_new_session=True, stdout=2)"
-    start = f"import subprocess; print({run}.pid)"
+    silent = "stdin=-3, stdout=-3, stderr=-3, start_new_session=True"
+    start = f"import subprocess; print(subprocess.Popen([{str(stranger)!r}, '-S', '-c', {BUSY!r}], {silent}).pid)"
     began = time.monotonic()
     pid = int(subprocess.run([sys.executable, "-S", "-c", start], capture_output=True, text=True, check=True).stdout)
     try:
