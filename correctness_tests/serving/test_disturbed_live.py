@@ -79,7 +79,7 @@ def test_what_disturbs_a_start_is_named_and_a_quiet_one_is_not(tmp_path: Path, c
             for case, (disturb, kind) in CASES.items():
                 record: StartRecord = new_record(side, "stage1", 0, "r")
                 time.sleep(2)
-                with watched(record, server) as ended, disturb():  # type: ignore[attr-defined]
+                with disturb(), watched(record, server) as ended:  # type: ignore[attr-defined]
                     result = measure_workload(server.url, workload)
                     ended(result)
                     record.serve(result)
