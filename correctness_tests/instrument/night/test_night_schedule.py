@@ -325,3 +325,30 @@ def test_a_plan_says_how_long_the_night_is_and_what_it_can_show() -> None:
 def test_a_night_that_cannot_be_planned_says_why_in_one_line(changed: dict[str, object], words: str) -> None:
     with pytest.raises(NightError, match=words):
         spec_of(**changed)
+
+
+def test_what_has_no_verdict_to_win_comes_last_and_takes_no_time_from_what_has() -> None:
+    """Ways to load, for one."""
+    ways = tuple(NightArm(f"way {number}", TAKES, timed=False) for number in range(3))
+    arms = (*ways, *spec_of().arms, NightArm("expected to be slower", TAKES, -0.3))
+    for budget in (None, *range(60, 600, 90)):
+        limit = None if budget is None else 60.0 * budget
+        with_ways, _ = go(begin(spec_of(arms=arms, budget_s=limit, planned=5)))
+        without, _ = go(begin(spec_of(arms=arms[3:], budget_s=limit, planned=5)))
+        names = [[each.start.deployment for each in night.finished] for night in (with_ways, without)]
+        timed = [name for name in names[0] if not name.startswith("way")]
+        assert timed == names[1], budget
+        assert names[0][: len(timed)] == timed, budget
+        assert len(names[0]) <= len(timed) + 3
+    whole, stop = go(begin(spec_of(arms=arms, planned=5)))
+    assert stop is not None
+    assert stop.kind == "done"
+    assert sorted(each.start.deployment for each in whole.finished[-3:]) == ["way 0", "way 1", "way 2"]
+
+
+def test_a_night_of_nothing_timed_has_one_control() -> None:
+    night, stop = go(begin(spec_of(arms=(NightArm("one", TAKES, timed=False), NightArm("two", TAKES, timed=False)))))
+    assert stop is not None
+    names = [each.start.deployment for each in night.finished]
+    assert names[0] == "control"
+    assert sorted(names[1:]) == ["one", "two"]
