@@ -21,6 +21,7 @@ from fixtures.records.metric import Metric
 from fixtures.records.start import NightPlace, StartRecord, disturbed_starts, weather_between
 from fixtures.records.store import read_record, write_record
 from fixtures.report.doubts import doubts
+from fixtures.serving.client_results import ClientCost, WorkloadResult
 from fixtures.session.measure_start import not_counted, written
 from fixtures.session.served import watched
 from fixtures.weather.series import SAMPLES, Weather
@@ -53,10 +54,12 @@ def test_a_record_without_weather_is_read_and_undisturbed(tmp_path: Path) -> Non
     assert read_record(path).disturbed == ()
 
 
-def test_the_clients_own_cost_counts_for_a_start_with_weather() -> None:
-    record = start(0, weather())
-    record.workloads["single_stream"] = {"client": {"lag_max_ms": 1400.0}}  # type: ignore[typeddict-item]
-    assert [each.kind for each in record.disturbed] == ["the client"]
+def test_the_clients_own_lag_is_part_of_the_weather_of_a_block_too(tmp_path: Path) -> None:
+    record = start(0)
+    with watched(record, server_of(tmp_path / "s", GONE[:1])) as ended:
+        for lag_ms in (5.0, 1400.0, 6.0):
+            ended(WorkloadResult("single_stream", 1, (), 1.0, 0, client=ClientCost(lag_max_ms=lag_ms)))
+    assert [each.text for each in record.disturbed] == ["the client stood still for 1.4 s, in single_stream"]
 
 
 def test_only_starts_of_the_same_run_say_what_is_usual() -> None:

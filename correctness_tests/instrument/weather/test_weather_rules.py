@@ -26,12 +26,6 @@ def step(name: str, most: float) -> WorkloadWeather:
     return replace(found, summary=found.summary | {name: Spread(0, 0, most, most / 60)})
 
 
-def told(found: Weather, lag_ms: float = 8.5, bottleneck: str = "") -> tuple[Disturbance, ...]:
-    return disturbances(
-        {name: Conditions(found, each, {"lag_max_ms": lag_ms}, bottleneck) for name, each in found.workloads.items()}
-    )
-
-
 CASES = {
     "a hog on one of two cores": ("foreign CPU work", weather(replace(here(foreign_cores=0.9), foreign={"hog": 0.9}))),
     "work in another container": ("foreign CPU work", weather(replace(here(), foreign={NOT_SEEN: 0.4}))),
@@ -49,6 +43,8 @@ CASES = {
     "memory pressure": ("memory pressure", weather(here(psi_memory=0.1))),
     "swapping": ("swapping", weather(here(swap_pages_s=1000.0))),
     "a clock set back": ("the clock", weather(step("clock_back_s", 3.2))),
+    "a client that stood still": ("the client", weather(replace(here(), lag_ms=1400.0))),
+    "a client that set the pace": ("the client", weather(replace(here(), bottleneck="the client used 80% of a core"))),
     "a machine that slept": ("the clock", weather(step("clock_ahead_s", 60.0))),
 }
 NEAR_MISSES = {
@@ -67,6 +63,7 @@ NEAR_MISSES = {
     "a breath of pressure": weather(here(psi_memory=0.01)),
     "a few pages": weather(here(swap_pages_s=20.0)),
     "pressure that is our own": weather(here(psi_cpu=0.9, psi_io=0.4, load=9.0)),
+    "a client's usual lag": weather(replace(here(), lag_ms=60.0)),
     "a clock that is slewed": weather(step("clock_back_s", 0.0005)),
     "nothing that could be read": Weather(2, {"single_stream": WorkloadWeather(0, {})}),
 }
@@ -75,7 +72,7 @@ NEAR_MISSES = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_rule_names_its_case_and_no_other_does(case: str) -> None:
     kind, found = CASES[case]
-    (only,) = told(found)
+    (only,) = disturbances(found)
     assert only.kind == kind
     assert only.text.endswith("in single_stream")
     assert any(letter.isdigit() for letter in only.text), "how much"
@@ -83,28 +80,22 @@ def test_a_rule_names_its_case_and_no_other_does(case: str) -> None:
 
 @pytest.mark.parametrize("case", NEAR_MISSES)
 def test_a_near_miss_is_left_alone(case: str) -> None:
-    assert told(NEAR_MISSES[case]) == ()
-
-
-def test_the_client_that_stood_still_or_set_the_pace() -> None:
-    assert [each.text for each in told(weather(), 1400.0)] == ["the client stood still for 1.4 s, in single_stream"]
-    assert told(weather(), 60.0) == ()
-    assert [each.kind for each in told(weather(), bottleneck="the client used 80% of a core")] == ["the client"]
+    assert disturbances(NEAR_MISSES[case]) == ()
 
 
 def test_every_rule_has_a_case() -> None:
-    assert {kind for kind, _ in CASES.values()} | {"the client"} == {*rules.RULES}
+    assert {kind for kind, _ in CASES.values()} == {*rules.RULES}
 
 
 def test_no_rule_can_see_a_rate() -> None:
     """Were a slow start set aside for being slow, nothing slow would ever be found."""
-    assert {each.name for each in fields(Conditions)} == {"weather", "here", "client", "bottleneck"}
+    assert {each.name for each in fields(Conditions)} == {"weather", "here"}
     assert not any(word in getsource(rules) for word in ("tok_s", "ttft", "metric", "decode"))
 
 
 def test_the_worst_workload_is_named_once() -> None:
     found = weather(workloads={"a": here(steal_cores=0.2), "b": here(steal_cores=0.6), "c": here()})
-    (only,) = told(found)
+    (only,) = disturbances(found)
     assert only.text == "other virtual machines took 30% of 2 cores (steal time), in b"
 
 

@@ -15,7 +15,7 @@ import pytest
 from fixtures.serving.launch import Guarded, Mark, launch
 from fixtures.serving.processes import ProcessId
 from fixtures.weather.sampler import SHARES, Paced
-from fixtures.weather.series import Sample, read_samples, weather_of
+from fixtures.weather.series import Sample, Window, read_samples, weather_of
 
 COST = 0.005
 """Most of one core that sampling may take."""
@@ -58,7 +58,7 @@ def test_work_of_a_process_that_is_not_ours_is_named_and_our_own_is_not(tmp_path
             samples = sampled(tmp_path / "weather.jsonl", 6)
     finally:
         psutil.Process(pid).kill()
-    found = weather_of(samples, {"w": [(began, time.monotonic())]})
+    found = weather_of(samples, {"w": [Window(began, time.monotonic())]})
     assert found is not None
     here = found.workloads["w"]
     assert here.foreign.get("stranger", 0.0) > 0.1

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fixtures.shape import columns, made
-from fixtures.weather.series import NAMES, NOT_SEEN, POINTS, Weather, read_samples, weather_of
+from fixtures.weather.series import NAMES, NOT_SEEN, POINTS, Weather, Window, read_samples, weather_of
 
 
 def line(at: float, over: float = 1.0, **more: Any) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def counted(busy: float, own: float, foreign: float) -> dict[str, float]:
 
 def loads(*windows: tuple[float, float]) -> tuple[int, float, float]:
     samples = [line(float(at), readings={"load": float(at)}) for at in range(1, 21)]
-    found = weather_of(samples, {"w": windows})
+    found = weather_of(samples, {"w": [Window(*each) for each in windows]})
     assert found is not None
     here = found.workloads["w"]
     return here.samples, here.summary["load"].least, here.summary["load"].most
@@ -37,10 +37,10 @@ def test_a_sample_is_of_the_workload_that_had_most_of_its_time() -> None:
 
 
 def test_a_workload_outside_all_samples_has_none() -> None:
-    found = weather_of([line(1.0, readings={"load": 1.0})], {"w": [(50.0, 60.0)]})
+    found = weather_of([line(1.0, readings={"load": 1.0})], {"w": [Window(50.0, 60.0)]})
     assert found is not None
     assert found.workloads["w"].samples == 0
-    assert weather_of([], {"w": [(1, 2)]}) is None
+    assert weather_of([], {"w": [Window(1, 2)]}) is None
 
 
 def test_foreign_work_is_named_and_what_no_process_shows_is_told() -> None:
@@ -49,21 +49,21 @@ def test_foreign_work_is_named_and_what_no_process_shows_is_told() -> None:
         line(3.0),
         line(4.0, scan_s=2.0, foreign={"hog": 0.1}, readings=counted(2.0, 1.4, 0.1)),
     ]
-    found = weather_of(samples, {"w": [(0.0, 4.0)]})
+    found = weather_of(samples, {"w": [Window(0.0, 4.0)]})
     assert found is not None
     assert found.workloads["w"].foreign == pytest.approx({"hog": 0.3, NOT_SEEN: 0.5})
     assert found.workloads["w"].summary["foreign_cores"].mean == pytest.approx(0.3)
 
 
 def test_what_two_ways_of_counting_differ_by_is_no_foreign_work() -> None:
-    found = weather_of([line(2.0, scan_s=1.0, readings=counted(2.0, 1.85, 0.0))], {"w": [(1.0, 2.0)]})
+    found = weather_of([line(2.0, scan_s=1.0, readings=counted(2.0, 1.85, 0.0))], {"w": [Window(1.0, 2.0)]})
     assert found is not None
     assert found.workloads["w"].foreign == {}
 
 
 def test_throttle_reasons_are_shares_of_the_samples_by_gpu() -> None:
     samples = [line(float(at), readings={"gpu1__reasons": 0x24 if at < 2 else 0x4}) for at in range(1, 5)]
-    found = weather_of(samples, {"w": [(0.0, 4.0)]})
+    found = weather_of(samples, {"w": [Window(0.0, 4.0)]})
     assert found is not None
     assert found.workloads["w"].reasons == {"GPU 1": {"0x4": 1.0, "0x20": 0.25}}
 
@@ -74,7 +74,7 @@ def test_a_foreign_process_counts_where_it_was_there_for_half_of_the_time() -> N
         return [line(float(at), readings={"gpu0__celsius": 60.0}, **each) for at, each in enumerate(held)]
 
     for there, seen in ((4, {}), (5, {"gpu0/python (7)": 3000.0})):
-        found = weather_of(samples(there), {"w": [(-1.0, 10.0)]})
+        found = weather_of(samples(there), {"w": [Window(-1.0, 10.0)]})
         assert found is not None
         assert found.workloads["w"].gpu_foreign == seen
 
@@ -89,7 +89,7 @@ def test_an_hour_of_eight_gpus_stays_small_and_comes_back_as_it_was() -> None:
         )
         for at in range(3600)
     ]  # fmt: skip
-    found = weather_of(samples, {"w": [(0.0, 3600.0)]})
+    found = weather_of(samples, {"w": [Window(0.0, 3600.0)]})
     assert found is not None
     here = found.workloads["w"]
     assert len(here.series["gpu0/watts"]) == POINTS
