@@ -26,7 +26,10 @@ def cards(monkeypatch: pytest.MonkeyPatch) -> Open:
         found = list(given)
         monkeypatch.setattr(pynvml, "nvmlLib", ScriptedDriver(found, missing))
         monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
-        return Gpus(visible), found
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if visible is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        return Gpus(), found
 
     return opened
 

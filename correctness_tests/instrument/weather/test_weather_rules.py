@@ -52,6 +52,7 @@ NEAR_MISSES = {
     "a hog on one of many cores": weather(replace(here(foreign_cores=1.0), foreign={"hog": 1.0}), cores=192),
     "a little steal time": weather(here(steal_cores=0.02)),
     "a desktop on the GPU": weather(here(gpu0__foreign_percent=2.0)),
+    "a monitor": weather(replace(here(), gpu_foreign={"gpu0/nv-hostengine (7)": 420.0})),
     "idle": weather(reason(0x1, 1.0)),
     "clocks that were set": weather(reason(0x2, 1.0)),
     "the power cap at its usual level": weather(capped()),
