@@ -14,7 +14,8 @@ import pytest
 
 from fixtures.serving.launch import Guarded, Mark, launch
 from fixtures.serving.processes import ProcessId
-from fixtures.weather.sampler import SHARES, Paced
+from fixtures.weather.host import Host
+from fixtures.weather.sampler import SHARES, Paced, Sampler
 from fixtures.weather.series import Sample, Window, read_samples, weather_of
 
 COST = 0.005
@@ -73,6 +74,18 @@ def test_it_ends_with_the_server_and_a_folder_that_goes_does_not_end_the_guard(t
         assert found.guard.alive
         assert found.running
     assert not found.guard.alive
+
+
+def test_a_reader_that_breaks_says_so_in_the_last_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Host) -> dict[str, float]:
+        raise RuntimeError("a driver's surprise")
+
+    monkeypatch.setattr(Host, "sample", broken)
+    Sampler(tmp_path / "weather.jsonl", [1]).start()
+    (line,) = sampled(tmp_path / "weather.jsonl", 1)
+    found = weather_of([line], {"w": [Window(0.0, 1.0)]})
+    assert found is not None
+    assert found.absent == {"later samples": "RuntimeError: a driver's surprise"}
 
 
 def test_a_reader_that_costs_much_is_asked_less_often() -> None:
