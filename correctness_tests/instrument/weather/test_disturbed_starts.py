@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from weather_cases import here, start, weather
 
+from fixtures.campaign.compare_stacks import compare_stacks, side
+from fixtures.campaign.compare_stacks_text import render
 from fixtures.errors import MeasurementFailed
 from fixtures.gate.paired import MeasuredPair
-from fixtures.gate.question import Question
+from fixtures.gate.question import Question, budget
 from fixtures.night.answers import finished_of
 from fixtures.night.schedule import begin, finished, next_start
 from fixtures.night.spec import NightArm, NightSpec, NightStart, Takes
@@ -95,6 +97,17 @@ def test_a_verdict_names_the_weather_that_differs_and_nothing_else() -> None:
     assert weather_between(old, new, "other/decode_tok_s") == ""
     mixed = [*new[:2], old[0]]
     assert weather_between(old, mixed, RATE) == "", "a reading between the other side's explains nothing"
+
+
+def test_a_comparison_of_two_runs_lists_it_by_deployment() -> None:
+    old, new = (
+        side("cpu", [rated(index, 100.0, each, deployment=name) for index in range(3) for name in ("baseline", "tp2")])
+        for each in (weather(), SLOWER)
+    )
+    text = render(compare_stacks(old, new, {}, budget(())))
+    assert "Weather that differs\n  baseline: GPU 0 SM clock 2,430 → 2,180 MHz, GPU 0 temperature 61 → 84 °C" in text
+    assert "\n  tp2: GPU 0 SM clock" in text
+    assert "Weather" not in render(compare_stacks(old, old, {}, budget(())))
 
 
 def test_the_table_of_doubts_names_each_disturbed_start_and_whether_it_counts() -> None:
