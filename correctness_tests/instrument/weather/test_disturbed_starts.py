@@ -166,6 +166,7 @@ def test_a_gpu_that_vanishes_is_the_cause_whatever_else_fails(tmp_path: Path, fa
     assert ("the connection was closed" in record.failure["message"]) is fails
     assert record.weather is not None
     assert record.weather.gone == ["GPU 3"]
+    assert not (tmp_path / "s" / SAMPLES).exists(), "the record has it"
 
 
 def test_tokens_that_came_in_bunches_are_weather_where_the_weather_says_so(tmp_path: Path) -> None:
