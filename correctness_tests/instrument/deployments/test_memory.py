@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from fixtures.deployments import load_box, requirements
-from fixtures.deployments.checkpoint import read_checkpoint
 from fixtures.deployments.hardware import Gpu, Hardware
-from fixtures.deployments.memory import GIB, Checkpoint, gpu_memory, kv_bytes
+from fixtures.deployments.memory import GIB, Checkpoint, gpu_memory, kv_bytes, read_checkpoint
 from fixtures.deployments.requirements import unmet
 from fixtures.deployments.stacks import stack
 from fixtures.errors import DeploymentError
