@@ -46,7 +46,7 @@ CASES = {
     "a client that stood still": ("the client", weather(replace(here(), lag_ms=1400.0))),
     "a client that set the pace": ("the client", weather(replace(here(), bottleneck="the client used 80% of a core"))),
     "a client that others made late": (
-        "foreign CPU work", weather(replace(here(foreign_cores=0.9), bottleneck="the client's event loop ran 7 ms late"))
+        "foreign CPU work", weather(replace(here(foreign_cores=0.9), bottleneck="the client's loop ran 7 ms late"))
     ),
     "a machine that slept": ("the clock", weather(step("clock_ahead_s", 60.0))),
 }
