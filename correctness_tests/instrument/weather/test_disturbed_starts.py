@@ -118,7 +118,7 @@ def test_the_table_of_doubts_names_each_disturbed_start_and_whether_it_counts() 
 
 
 TAKES = Takes(60, 20, 60)
-SPEC = NightSpec(NightArm("control", TAKES), (NightArm("arm", TAKES, 0.5),), {RATE: "higher"}, warm=True)
+SPEC = NightSpec(NightArm("control", TAKES), (NightArm("arm", TAKES, 0.5),), {RATE: "higher"})
 
 
 def placed_start(step: NightStart, found: Weather) -> StartRecord:
