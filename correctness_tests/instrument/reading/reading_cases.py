@@ -15,6 +15,7 @@ from fixtures.records.start import Block, PairSide, StartRecord
 from fixtures.serving.client_results import RequestResult, WorkloadResult
 from fixtures.serving.processes import ProcessId
 from fixtures.shape import made
+from fixtures.weather.series import Spread, Weather, WorkloadWeather
 
 ENVIRONMENT = {"machine": "a", "torch": "2.14.1", "server.max_total_tokens": 20000, "workload single_stream": "w"}
 MOMENT = "2026-01-01T00:{:02d}:00.000Z"
@@ -52,6 +53,12 @@ def served_record(index: int, **changes: Any) -> StartRecord:
             Metric.of("accept_length", 1.5, "single_stream", 2),
         ],
         "seconds": {"starting": 3.5, "total": 9.0},
+        "weather": Weather(
+            2, {"single_stream": WorkloadWeather(
+                9, {"load": Spread(1.5, 1.0, 2.0, 1.6), "gpu0/link_width": Spread(16.0, 16.0, 16.0, 16.0)},
+                {"load": [1.0, 2.0]}, {"GPU 0": {"0x4": 0.5}}, {"cron": 0.02},
+            )}, "performance", {"gpu0": 16}, {"gpu0": 500.0}, {"gpu0": 600.0}, {"replays": "Not Supported"},
+        ),
     }  # fmt: skip
     return StartRecord(**(fields | changes))
 

@@ -149,7 +149,7 @@ def test_a_start_record(folder: Path, made: StartRecord, done: list[Any]) -> Non
     read = read_or_refused(path, text, lambda: read_record(path))
     if read is not None:
         told = said(text)
-        assert {"all_reduces": {}, "compiled": None, **told} == read.to_json()
+        assert {"all_reduces": {}, "compiled": None, "weather": None, **told} == read.to_json()
         consumed(read)
 
 

@@ -204,7 +204,7 @@ os.fsync = full
 def test_a_whole_run_ends_with_10_and_the_cause(suite: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "full.py").write_text(PLUGIN)
     write_starts(tmp_path / "ready", 9)
-    monkeypatch.setenv("TMPDIR", str(tmp_path))  # a machine lock of its own
+    monkeypatch.setenv("PERF_SUITE_LOCK", str(tmp_path))
     code, text = suite(
         "-m", "perf", "--box=cpu", "--deployment=baseline,tp2", "--workload=single_stream", "--starts=5", "-p", "full",
         f"--results={tmp_path / 'results'}", f"--baselines={tmp_path / 'none'}", f"--html={tmp_path / 'page.html'}",

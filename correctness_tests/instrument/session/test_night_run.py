@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,11 +26,12 @@ from fixtures.records.metric import Metric
 from fixtures.records.start import StartRecord, utc_now
 from fixtures.records.store import SUFFIX, read_records, write_record
 from fixtures.session import measurements
-from fixtures.session.measure_start import NOT_KEPT
+from fixtures.session.measure_start import NOT_KEPT, not_counted
 from fixtures.session.measurements import Measurements, Plan
 from fixtures.session.night_judge import NightJudge
 from fixtures.session.night_plan import NightRequest, control_among, spec_for
 from fixtures.session.rank_starts import Ranks
+from fixtures.weather.series import Spread, Weather, WorkloadWeather
 
 BOX: Box = load_box("cpu")
 KEYS = ("single_stream/decode_tok_s", "concurrency_8/output_tok_s")
@@ -439,3 +441,76 @@ def test_the_gpu_box_s_night_is_planned_anywhere(suite: Any, tmp_path: Path) -> 
     assert plans[0] == plans[1]
     assert 0 < len(plans[2]) < len(plans[0])
     assert not (tmp_path / "none").exists()
+
+
+HOGGED = WorkloadWeather(9, {"foreign_cores": Spread(0.9, 0.9, 0.9, 0.9)}, foreign={"hog": 0.9})
+"""A process that takes 45 % of two cores."""
+
+
+def disturbing(scripted: Scripted, monkeypatch: pytest.MonkeyPatch, when: Callable[[Any], bool]) -> None:
+    """Let something disturb such starts, which then are half as fast."""
+
+    def measure_start(subject: Any, role: Any, index: int, results: Path, tell: Any) -> StartRecord:
+        hogged = when(subject)
+
+        def disturb(record: StartRecord) -> None:
+            record.weather = Weather(2, {"single_stream": HOGGED} if hogged else {})
+            record.metrics = [replace(each, value=each.value / (2 if hogged else 1)) for each in record.metrics]
+            record.discarded = not_counted(record, subject.earlier)
+
+        scripted.trouble[subject.night.number] = disturb
+        return scripted.measure_start(subject, role, index, results, tell)
+
+    monkeypatch.setattr(measurements, "measure_start", measure_start)
+
+
+def test_disturbed_starts_are_made_again_and_the_verdicts_are_those_of_a_quiet_night(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted = Scripted(monkeypatch)
+    run(tmp_path / "quiet").stage1(BOX.deployment("eagle3"))
+    quiet, starts = said(tmp_path / "quiet"), len(scripted.made)
+    scripted.made.clear()
+    disturbing(scripted, monkeypatch, lambda subject: subject.night.number % 5 == 2)
+    source = run(tmp_path / "disturbed")
+    source.stage1(BOX.deployment("eagle3"))
+    assert said(tmp_path / "disturbed") == quiet
+    out = [each for each in scripted.made if each.discarded]
+    assert len(out) > 1
+    assert len(scripted.made) == starts + len(out), "each made again once"
+    assert all(each.discarded.startswith("disturbed: foreign processes took 45% of 2 cores") for each in out)
+    found = NightJudge(BOX, "cpu", {}).between(source, "eagle3", KEYS[0], "baseline")
+    assert found is not None
+    assert found.verdict == "improvement"
+
+
+def test_a_machine_that_is_never_quiet_loses_two_starts_and_still_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted = Scripted(monkeypatch)
+    disturbing(scripted, monkeypatch, lambda subject: True)
+    run(tmp_path).stage1(BOX.deployment("eagle3"))
+    assert [each.discarded is None for each in scripted.made[:4]] == [False, False, True, True]
+    assert all(each.discarded is None for each in scripted.made[2:])
+    assert {said(tmp_path)["eagle3", key] for key in KEYS} == {"improvement"}
+
+
+def test_an_arm_that_is_always_disturbed_is_too_noisy_to_tell_by_what(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted = Scripted(monkeypatch)
+    disturbing(scripted, monkeypatch, lambda subject: subject.side.deployment.name == "eagle3")
+    source = run(tmp_path, rounds=2)
+    own = source.stage1(BOX.deployment("eagle3"))
+    assert own
+    assert not any(each.usable for each in own)
+    found = NightJudge(BOX, "cpu", {}).judged(source, "eagle3", KEYS[0], own)
+    assert found is not None
+    assert found.verdict == "too noisy to tell"
+    controls = sum(each.deployment == "baseline" for each in scripted.made)
+    assert found.reason == (
+        "no round has both it and baseline; "
+        f"{len(own)} of {len(own) + controls} starts disturbed by foreign CPU work"
+    )
+    most = 2 * 2 * 2
+    assert len(own) <= most, "twice a round, and not for ever"

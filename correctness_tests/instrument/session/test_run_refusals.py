@@ -19,7 +19,7 @@ def run_suite(pytestconfig, tmp_path):
 
     def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess:
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "KIMI_"))}
-        environment["TMPDIR"] = str(tmp_path)  # a machine lock of its own, whoever measures here
+        environment["PERF_SUITE_LOCK"] = str(tmp_path)  # whoever measures here
         command = [sys.executable, "-m", "pytest", "-m", "perf", "-p", "no:cacheprovider", "-q"]
         given = any(each.startswith(("--results", "--from-results")) for each in arguments)
         results = [] if given else [f"--results={tmp_path / 'r'}"]

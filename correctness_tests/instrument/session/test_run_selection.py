@@ -29,7 +29,8 @@ def slow(folder):
 def ask(suite, folder, tmp_path_factory):
     """Ask about the plain deployment without saying `-m perf`. A run that did not begin leaves no folder behind."""
     scratch = tmp_path_factory.mktemp("scratch")
-    yield lambda *arguments, **variables: suite(*arguments, *given(folder), **{"TMPDIR": str(scratch)} | variables)
+    own = {"TMPDIR": str(scratch), "PERF_SUITE_LOCK": str(scratch)}
+    yield lambda *arguments, **variables: suite(*arguments, *given(folder), **own | variables)
     assert not list(scratch.glob("servers-*"))
 
 

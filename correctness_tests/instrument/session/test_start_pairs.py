@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from fixtures.session import measurements, paired
 from fixtures.session.against import Side, candidate_side
 from fixtures.session.measurements import Measurements, Plan
 from fixtures.session.paired import PairPlan, measure_pair
+from fixtures.session.recorded import recorded_pairs
+from fixtures.weather.series import SAMPLES
 
 CPU, GPU = load_box("cpu"), load_box("pcie_blackwell")
 WORKLOADS = [load_workload(name, "cpu") for name in ("single_stream", "concurrency_8")]
@@ -132,6 +135,33 @@ def test_blocks_that_stay_no_evidence_name_everything(pair: Any, monkeypatch: An
         "--against=baseline",
     ):  # fmt: skip
         assert said in failure["message"]
+
+
+@pytest.mark.parametrize("bunched", [False, True])
+@pytest.mark.parametrize("together", [True, False])
+def test_a_pair_that_something_disturbed_is_no_evidence_and_no_failure(
+    pair: Any, monkeypatch: Any, tmp_path: Path, together: bool, bunched: bool
+) -> None:
+    monkeypatch.setattr(Server, "bunched", iter([False] * 2 + [bunched] * 40))
+    hogged = {"t": time.monotonic() + 1e5, "over": 2e5, "scan_s": 2e5, "foreign": {"hog": 0.9}, "cores": 2}
+    readings = {"busy_cores": 1.9, "own_cores": 1.0, "foreign_cores": 0.9}
+    made = Server.__init__
+
+    def with_weather(self: Server, name: str, folder: Path, mode: str, idle_under: str) -> None:
+        made(self, name, folder, mode, idle_under)
+        (folder / SAMPLES).write_text(json.dumps({**hogged, "readings": readings}) + "\n")
+
+    monkeypatch.setattr(Server, "__init__", with_weather)
+    found = pair(side_of("baseline", OTHER), side_of("baseline"), together)
+    assert [record.status for record in found.records] == ["ok", "ok"], found.records[1].failure
+    assert not found.usable
+    for record in found.records:
+        assert record.discarded.startswith("disturbed: foreign processes took 45% of 2 cores (hog 0.9), in single_s")
+        assert ("came in 1 reads" in record.discarded) is bunched
+    assert len(recorded_pairs(read_records(tmp_path), "baseline")) == 1
+    judged = Question("baseline", "single_stream/decode_tok_s", "other side").answer([found], share=0.01)
+    assert judged.verdict == "too noisy to tell"
+    assert "1 of 1 starts disturbed by foreign CPU work" in judged.reason
 
 
 @pytest.mark.parametrize("together", [True, False])
