@@ -179,6 +179,27 @@ def test_what_may_be_the_infrastructure_is_tried_once_more(who: str) -> None:
     assert who in night.failed or who == "control"
 
 
+@pytest.mark.parametrize("who", ["same", "control"])
+def test_a_start_on_a_machine_that_stood_still_is_made_again_and_fails_nothing_that_has_served(who: str) -> None:
+    def disturbed(start: NightStart) -> Trouble | None:
+        still = start.deployment == who and start.round == 2
+        return Trouble("bunched", "client or server stood still", "disturbed") if still else None
+
+    night, stop = go(begin(spec_of()), disturbed)
+    assert stop is not None
+    assert stop.kind == "done"
+    assert night.failed == {}
+    assert said(night)["same"] == "no change"
+    tries = [each for each in night.finished if each.trouble]
+    assert len(tries) >= 2
+
+    night, stop = go(begin(spec_of()), lambda start: disturbed(replace(start, round=2)))
+    assert stop is not None
+    assert [each.start.deployment for each in night.finished].count(who) == 2
+    assert stop.kind == ("control failed" if who == "control" else "done")
+    assert who in night.failed or who == "control"
+
+
 def test_a_twin_comes_after_its_plain_arm_and_falls_with_it() -> None:
     arms = (NightArm("twin", TAKES, 0.9, twin_of="plain"), NightArm("plain", TAKES), NightArm("third", TAKES))
     for seed in range(8):

@@ -36,7 +36,7 @@ from reading_cases import (
     reported_baseline,
     served_record,
 )
-from sglang_cpu.faults.catalog import CATALOG, BadFault, parse_faults
+from sglang_faults.catalog import CATALOG, BadFault, parse_faults
 
 from fixtures.campaign.loading import load_approaches
 from fixtures.campaign.steps import step_of

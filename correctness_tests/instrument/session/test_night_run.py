@@ -215,6 +215,20 @@ def test_infrastructure_is_tried_once_more_and_voids_nothing(tmp_path: Path, mon
     assert failed in source.all_records()
 
 
+def test_a_machine_that_stood_still_voids_no_start_but_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted = Scripted(monkeypatch)
+    source = run(tmp_path)
+    for number in range(6, 60):  # every later start of the arm, up to the end of the night
+        scripted.trouble[number] = lambda record: (
+            failing("bunched", "client or server stood still")(record) if record.deployment == "eagle3" else None
+        )
+    starts = source.stage1(BOX.deployment("eagle3"))
+    assert {each.status for each in starts} == {"ok"}
+    assert any(each.status != "ok" for each in source.all_records())
+    assert set(said(tmp_path)) >= {("eagle3", key) for key in KEYS}
+    assert "measurement failed" not in {said(tmp_path)["eagle3", key] for key in KEYS}
+
+
 def test_an_exception_of_somebody_else_is_the_start_s_failure(tmp_path: Path) -> None:
     from fixtures.session.measure_start import written
 

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("sglang_cpu")
 
 from sglang_cpu import hooks, limits
-from sglang_cpu.faults.catalog import CATALOG, BadFault, Fault, parse_faults
+from sglang_faults.catalog import CATALOG, BadFault, Fault, parse_faults
 
 
 def test_no_text_is_no_fault() -> None:
@@ -54,7 +54,7 @@ def test_a_bad_fault_is_named_in_one_line(text: str, says: str) -> None:
 
 def test_every_fault_of_the_catalog_has_an_installer() -> None:
     pytest.importorskip("torch")
-    from sglang_cpu.faults import installers
+    from sglang_faults import installers
 
     assert set(installers()) == set(CATALOG)
 
@@ -64,7 +64,7 @@ def test_every_fault_of_the_catalog_has_an_installer() -> None:
     [("nonsense", "sglang_cpu", "no fault 'nonsense'"), ("mask_leak", "", "SGLANG_PLATFORM=sglang_cpu")],
 )
 def test_a_fault_that_cannot_be_planted_ends_the_process(fault: str, platform: str, says: str) -> None:
-    command = "from sglang_cpu.faults import active_faults; active_faults()"
+    command = "from sglang_faults import active_faults; active_faults()"
     environment = {**os.environ, "SGLANG_CPU_FAULT": fault, "SGLANG_PLATFORM": platform}
     done = subprocess.run(
         [sys.executable, "-c", command], env=environment, capture_output=True, text=True, timeout=60
@@ -112,7 +112,7 @@ def test_wrappers_of_one_target_nest_in_the_order_of_registration(monkeypatch: p
 
 
 def test_faults_of_text_sit_in_the_process_that_makes_it_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sglang_cpu import faults
+    import sglang_faults as faults
 
     planted: list[str] = []
     monkeypatch.setattr(
@@ -129,7 +129,7 @@ def test_faults_of_text_sit_in_the_process_that_makes_it_and_no_other(monkeypatc
 def test_an_idle_time_is_watched_while_its_fault_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """Switched on after a pass, it strikes after the next idle time and not at once."""
     torch = pytest.importorskip("torch")
-    from sglang_cpu.faults import contexts
+    from sglang_faults import contexts
 
     class Runner:
         is_draft_worker = False

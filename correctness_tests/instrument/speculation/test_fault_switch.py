@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("sglang_cpu")
 
 from sglang_cpu import hooks
-from sglang_cpu.faults import BadFault, Fault, Switch, parse_faults
+from sglang_faults import BadFault, Fault, Switch, parse_faults
 
 
 def write(path: Path, text: str) -> None:

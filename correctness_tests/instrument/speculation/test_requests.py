@@ -75,7 +75,7 @@ def test_how_a_server_counts_follows_from_what_it_is() -> None:
 
 
 def test_every_planted_fault_is_in_the_catalogue_and_has_requests_of_its_own() -> None:
-    catalog = pytest.importorskip("sglang_cpu.faults.catalog")
+    catalog = pytest.importorskip("sglang_faults.catalog")
     every = (*PLANTED, *PLANTED_CONTEXTS, *PLANTED_TIGHT, *PLANTED_SAMPLING)
     for planted in every:
         (fault,) = catalog.parse_faults(planted.fault)
