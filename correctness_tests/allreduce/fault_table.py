@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from fixtures.allreduce.results import CaseResult
+from fixtures.allreduce.cases import CaseResult
 
 PATTERNS = ("exact", "special", "normal", "normal-0.02", "wide", "absorb-chain")
 OTHERS = ("ranks agree", "input unchanged", "memory outside")

@@ -11,9 +11,8 @@ import pytest
 
 from fixtures.allreduce.availability import unavailable
 from fixtures.allreduce.backends import ALL_SIZES, BACKENDS
-from fixtures.allreduce.cases import VERIFY_BYTES, Case, elements
+from fixtures.allreduce.cases import VERIFY_BYTES, Case, CaseResult, complaint, elements
 from fixtures.allreduce.ranks import RankGroup
-from fixtures.allreduce.results import CaseResult, complaint
 from fixtures.allreduce.series import DECODING, SERIES, CallSeries, CaseMaker, decoding, varied
 
 pytestmark = pytest.mark.correctness

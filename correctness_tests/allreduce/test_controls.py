@@ -14,9 +14,8 @@ from fault_table import COLUMNS, FAULT, JOIN, shares
 
 from correctness_tests.allreduce.all_reduce_faults import FAULTS, planted
 from fixtures.allreduce.backends import BACKENDS
-from fixtures.allreduce.cases import Case
+from fixtures.allreduce.cases import Case, CaseResult
 from fixtures.allreduce.ranks import Launchers, RankGroup
-from fixtures.allreduce.results import CaseResult
 from fixtures.allreduce.series import SERIES, CaseMaker, decoding
 from fixtures.allreduce.starting import RankHung
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from fault_table import FAULT, NORM_FAULT, TIGHTNESS, shares, summary
 
-from fixtures.allreduce.cases import Case
-from fixtures.allreduce.results import CaseResult, RankReport
+from fixtures.allreduce.cases import Case, CaseResult, RankReport
 
 pytestmark = pytest.mark.correctness
 

@@ -8,9 +8,8 @@ import pytest
 from fault_table import NORM_COLUMNS, NORM_FAULT, TIGHTNESS
 
 from correctness_tests.allreduce.norm_faults import NORM_FAULTS, planted
-from fixtures.allreduce.cases import HIDDEN
+from fixtures.allreduce.cases import HIDDEN, NormCase, norm_failures
 from fixtures.allreduce.ranks import RankGroup
-from fixtures.allreduce.results import NormCase, norm_failures
 
 pytestmark = pytest.mark.correctness
 

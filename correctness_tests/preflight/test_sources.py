@@ -105,7 +105,7 @@ def test_a_gate_that_states_no_way_to_find_it_is_caught() -> None:
 
 MISTAKES = {
     'not_expressible = "pcie_ipc_all_reduce"': (
-        'not_expressible = ["pcie_ipc_all_reduce"]',
+        'not_expressible = ["pcie_ipc_all_reduce", "load_format", "prefetch_threads"]',
         r"gates\.toml:\d+: releases\.0\.5\.10\.post1\.not_expressible = .* is not a list",
     ),
     "": ('find = { code = "handle.multicast_ptr == 0" }', r"'find' is a required property"),

@@ -17,7 +17,7 @@ from fixtures.deployments import load_box, resolve_model
 from fixtures.errors import DeploymentError
 from fixtures.serving.client_stream import EventSplitter, TokenLedger
 from fixtures.serving.server import Server, start_server
-from fixtures.serving.workloads.prompts import PROMPTS, read_prompts
+from fixtures.serving.workloads.workload import PROMPTS, read_prompts
 from fixtures.speculation.answers import Answer, Ask
 from fixtures.speculation.serve import ask_all
 from fixtures.speculation.vocabulary import Vocabulary

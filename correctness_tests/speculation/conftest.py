@@ -22,8 +22,8 @@ from fixtures.deployments.command import resolve_model
 from fixtures.errors import DeploymentError
 from fixtures.records.store import write_atomically
 from fixtures.serving.pool import ServerPool
-from fixtures.serving.running import Server
-from fixtures.serving.workloads.prompts import PROMPTS, read_prompts
+from fixtures.serving.server import Server
+from fixtures.serving.workloads.workload import PROMPTS, read_prompts
 from fixtures.session.run import Run
 from fixtures.speculation.reference import Reference
 from fixtures.speculation.replay import Noise

@@ -20,12 +20,11 @@ from statistics import median
 from typing import Any
 
 from fixtures.errors import MeasurementFailed
-from fixtures.serving import http
+from fixtures.serving.readiness import fetch_info
 from fixtures.speculation.answers import GRAMMARS, Answer, Ask
-from fixtures.speculation.check import Checked, Checker
-from fixtures.speculation.reference import TOGETHER, TOP, Passage, Reference
+from fixtures.speculation.reference import TOGETHER, TOP, Checked, Checker, Passage, Reference
 from fixtures.speculation.replay import Row
-from fixtures.speculation.serve import DEADLINE_S, ask_all
+from fixtures.speculation.serve import ask_all
 
 PROBE_PENALTIES = (0.01, 0.02)
 PROBE_BIAS = 60.0
@@ -272,7 +271,7 @@ def normalisers_of(
 def counts_late(reference: Reference) -> bool:
     """Whether a request that runs alone has the token before its last one penalised, not the last: SGLang's
     overlapped schedule prepares a pass before it knows the last token."""
-    info = http.request(int(reference.url.rpartition(":")[2]), "/server_info", timeout_s=DEADLINE_S).json()
+    info = fetch_info("the reference", int(reference.url.rpartition(":")[2]))
     return not info.get("disable_overlap_schedule", True)
 
 

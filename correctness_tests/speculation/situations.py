@@ -17,7 +17,7 @@ from request_matrix import Group, Probe
 from trial import Trial
 
 from fixtures.errors import MeasurementFailed
-from fixtures.serving.running import Server
+from fixtures.serving.server import Server
 from fixtures.speculation.answers import Answer, Ask
 from fixtures.speculation.reference import Passage, Reference
 from fixtures.speculation.replay import Row

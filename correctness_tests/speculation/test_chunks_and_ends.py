@@ -11,7 +11,7 @@ from situations import run_full_cache
 from speculative_pair import Pair, draft_tokens
 from trial import build, probe, run_group
 
-from fixtures.serving.workloads.prompts import PROMPTS, read_prompts
+from fixtures.serving.workloads.workload import PROMPTS, read_prompts
 from fixtures.speculation.answers import Ask
 from fixtures.speculation.serve import ask_all
 

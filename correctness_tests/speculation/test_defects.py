@@ -17,7 +17,7 @@ from sampled_draws import judge_draws, judge_outputs
 from speculative_pair import Pair, alone, draft_tokens
 from trial import counted_by_pass, counted_late, probe, unmerged
 
-from fixtures.serving.running import Server
+from fixtures.serving.server import Server
 from fixtures.speculation.answers import Ask
 from fixtures.speculation.finishing import judge_finish
 from fixtures.speculation.reference import Reference

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from speculative_pair import patient
 
-from fixtures.serving.running import Server
+from fixtures.serving.server import Server
 from fixtures.session.run import Run
 from fixtures.speculation.answers import Ask
 from fixtures.speculation.serve import ask_all

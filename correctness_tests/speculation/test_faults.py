@@ -30,12 +30,12 @@ from sampled_draws import judge_draws
 from situations import run_full_cache, run_idle, run_retracted
 from speculative_pair import Pair, draft_tokens
 from speculative_pair import pair as pair_of
-from trial import Trial, as_counted_by, build, probe, run_group
+from trial import Trial, as_counted_by, build, flush_cache, probe, run_group
 
 from fixtures.serving.pool import ServerPool
-from fixtures.serving.running import Server
-from fixtures.serving.workloads.prompts import PROMPTS as PROMPTS_DIR
-from fixtures.serving.workloads.prompts import read_prompts
+from fixtures.serving.server import Server
+from fixtures.serving.workloads.workload import PROMPTS as PROMPTS_DIR
+from fixtures.serving.workloads.workload import read_prompts
 from fixtures.session.run import Run
 from fixtures.speculation.answers import Answer
 from fixtures.speculation.replay import Finding, Symptom
@@ -199,7 +199,7 @@ def test_a_fault_of_ends_and_a_full_cache_is_caught(
         caught(planted, tight.server, tight.checker, *healthy[tight.server.name], note)
     finally:
         switch_to(tight.switch, "")
-        tight.server.flush_cache()
+        flush_cache(tight.server.url)
 
 
 @pytest.mark.parametrize("planted", PLANTED_TENSOR_PARALLEL, ids=str)
@@ -221,15 +221,15 @@ def switched(
     prompts: list[tuple[int, ...]], note: Note, healthy: dict[str, tuple[list[Probe], Before]],
 ) -> None:
     switch_to(switch, "")
-    server.flush_cache()
+    flush_cache(server.url)
     probes, before = probed(server, server.name, checker, pair, prompts, healthy)
-    server.flush_cache()  # nothing that was computed without the fault, and nothing of it afterwards
+    flush_cache(server.url)  # nothing that was computed without the fault, and nothing of it afterwards
     switch_to(switch, planted.fault)
     try:
         caught(planted, server, checker, probes, before, note)
     finally:
         switch_to(switch, "")
-        server.flush_cache()
+        flush_cache(server.url)
 
 
 def caught(
@@ -282,7 +282,7 @@ def test_decaying_drafts_are_caught(
         late = ask_all(server.url, again(early), together=8)
     finally:
         switch_to(switch, "")
-        server.flush_cache()
+        flush_cache(server.url)
     within = judge_decay("long run", lengths(answers))
     after = judge_history("after the long run", again(early), late, early)
     symptoms = tuple(str(each.symptom) for each in (*within, *after))

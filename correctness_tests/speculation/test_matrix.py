@@ -14,7 +14,7 @@ from speculative_pair import pair as pair_of
 from trial import Trial, as_counted_by, build, run_group
 
 from fixtures.plugin import RUN
-from fixtures.serving.running import Server
+from fixtures.serving.server import Server
 from fixtures.session.run import Run
 from fixtures.speculation.reference import Reference
 

@@ -10,7 +10,7 @@ from alternatives import exact_share
 from processed_scores import ProcessedChecker
 from speculative_pair import Pair
 
-from fixtures.serving.running import Server
+from fixtures.serving.server import Server
 from fixtures.speculation.answers import Ask
 from fixtures.speculation.serve import ask_all
 

@@ -8,9 +8,9 @@ import pytest
 from acceptance import judge_cache_hit
 from processed_scores import ProcessedChecker
 from speculative_pair import Pair, draft_tokens
-from trial import probe
+from trial import flush_cache, probe
 
-from fixtures.serving.running import Server
+from fixtures.serving.server import Server
 from fixtures.speculation.answers import Ask
 from fixtures.speculation.serve import ask_all
 
@@ -49,7 +49,7 @@ def test_a_repeated_prompt_with_the_prefix_cache_on(
 ) -> None:
     """The second request reads what the first left in the cache, the draft's part included."""
     server = serve(pair.speculative)
-    server.flush_cache()
+    flush_cache(server.url)
     asks = [
         Ask(f"first-{number}", prompt, {"max_new_tokens": 40, "ignore_eos": True}, top_logprobs=0)
         for number, prompt in enumerate(prompts[16:28])

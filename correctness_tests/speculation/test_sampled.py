@@ -10,7 +10,7 @@ from processed_scores import ProcessedChecker
 from sampled_draws import SAMPLES, after_each, judge_draws, judge_marginals, marginals
 from speculative_pair import Pair, draft_tokens
 
-from fixtures.serving.running import Server
+from fixtures.serving.server import Server
 from fixtures.speculation.answers import Ask
 from fixtures.speculation.serve import ask_all
 

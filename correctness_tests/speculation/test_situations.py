@@ -15,8 +15,8 @@ from speculative_pair import Pair
 from trial import run_group
 
 from fixtures.errors import MeasurementFailed
-from fixtures.serving.running import Server
-from fixtures.serving.workloads.prompts import PROMPTS, read_prompts
+from fixtures.serving.server import Server
+from fixtures.serving.workloads.workload import PROMPTS, read_prompts
 
 pytestmark = [
     pytest.mark.live,

@@ -12,7 +12,7 @@ from request_matrix import BUILDERS, Probe
 from speculative_pair import Pair, draft_tokens
 from trial import as_counted_by, build, probe, run_group
 
-from fixtures.serving.running import Server
+from fixtures.serving.server import Server
 from fixtures.speculation.serve import ask_all
 
 pytestmark = [

@@ -9,13 +9,12 @@ from pkgutil import resolve_name
 import pytest
 import torch
 
+from fixtures.allreduce.adapters import Communicator, FusedCommunicator
 from fixtures.allreduce.backends import BACKENDS, Backend
 from fixtures.allreduce.bounds import Claim, Zeros
-from fixtures.allreduce.cases import Case
+from fixtures.allreduce.cases import DIGEST_ELEMENTS, Case, CaseResult, RankReport, complaint
 from fixtures.allreduce.checks import GUARD_BYTES, WHOLE, WORD, as_bits, check_output, guarded
-from fixtures.allreduce.communicator import Communicator, FusedCommunicator
 from fixtures.allreduce.patterns import TORCH_DTYPES, reference, values
-from fixtures.allreduce.results import DIGEST_ELEMENTS, CaseResult, RankReport, complaint
 
 pytestmark = pytest.mark.correctness
 

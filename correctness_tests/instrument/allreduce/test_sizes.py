@@ -10,10 +10,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from fixtures.allreduce.adapters import sglang_kernels as adapter
+from fixtures.allreduce.adapters import Seat
+from fixtures.allreduce.adapters import sglang as adapter
 from fixtures.allreduce.backends import ALL_SIZES, BACKENDS
 from fixtures.allreduce.cases import BATCH_BYTES, HIDDEN, Case, elements
-from fixtures.allreduce.communicator import Seat
 from fixtures.session.rank_starts import SIZES, _ranks
 
 pytestmark = pytest.mark.correctness

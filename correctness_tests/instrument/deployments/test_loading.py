@@ -11,6 +11,7 @@ import pytest
 from fixtures.deployments import changes, known_boxes, load_box, load_boxes, resolve_model
 from fixtures.deployments.command import model_arguments
 from fixtures.deployments.deployment import ChangedSetting
+from fixtures.deployments.options import LOADING
 from fixtures.deployments.stacks import load_stacks
 from fixtures.errors import DeploymentError
 from fixtures.serving.workloads import load_workload
@@ -137,6 +138,16 @@ def test_every_approach_runs_alone_and_the_promising_ones_with_eagle3() -> None:
     }
     alone = paying | {"custom_all_reduce", "expert_parallel", "nccl_tree_ll", "deterministic"}
     assert alone | {f"{name}_eagle3" for name in paying} | {"deterministic_eagle3"} <= names
+
+
+def test_ways_to_load_differ_from_the_baseline_in_that_alone_and_are_never_timed() -> None:
+    gpu = load_box("pcie_blackwell").deployments
+    ways = [each for each in gpu.values() if each.name.startswith("load_")]
+    assert len(ways) >= 4
+    loading = {f"options.{name}" for name in LOADING}
+    for each in ways:
+        assert not each.timed
+        assert {change.key for change in changes(gpu["baseline_bs128"], each)} <= loading, each.name
 
 
 def test_an_approach_says_how_it_is_proved() -> None:

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.deployments import load_box
-from fixtures.deployments.checkpoint import read_checkpoint
+from fixtures.deployments import load_box, requirements
 from fixtures.deployments.hardware import Gpu, Hardware
-from fixtures.deployments.memory import GIB, Checkpoint, gpu_memory, kv_bytes
+from fixtures.deployments.memory import GIB, Checkpoint, gpu_memory, kv_bytes, read_checkpoint
 from fixtures.deployments.requirements import unmet
 from fixtures.deployments.stacks import stack
 from fixtures.errors import DeploymentError
@@ -113,8 +112,36 @@ def machine(tmp_path):
     }
 
 
-def test_a_machine_that_has_all_lets_every_deployment_start(machine):
-    assert [unmet(each, BOX, stack("cu130"), EIGHT, machine) for each in BOX.deployments.values()] == [None] * 27
+def test_a_machine_that_has_all_lets_every_deployment_start(machine, monkeypatch):
+    monkeypatch.setattr(requirements, "find_spec", lambda name: name)
+    assert {unmet(each, BOX, stack("cu130"), EIGHT, machine) for each in BOX.deployments.values()} == {None}
+
+
+def test_a_load_format_whose_package_is_missing_is_told_before_the_first_start(machine, monkeypatch):
+    """SGLang imports it once it begins to load."""
+    monkeypatch.setattr(requirements, "find_spec", lambda name: None)
+    said = {each.name: unmet(each, BOX, stack("cu130"), EIGHT, machine) for each in BOX.deployments.values()}
+    refused = {name: line for name, line in said.items() if line}
+    assert set(refused) == {"load_fastsafetensors", "load_instanttensor"}
+    assert "load_format = 'instanttensor' needs a package that is not installed; pip install 'instanttensor" in (
+        refused["load_instanttensor"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"load_format": "fastsafetensors", "loader_threads": 4}, "loader_threads = 4 has no effect with load_format"),
+        ({"map_weights": False, "prefetch_threads": 2}, "prefetch_threads = 2 has no effect with map_weights = false"),
+        ({"map_weights": False, "loader_threads": 2}, None),
+        ({"loader_threads": 4, "prefetch_threads": 2}, None),
+    ],
+)
+def test_a_way_to_load_that_another_one_undoes_is_told(machine, options, said):
+    """SGLang 0.5.23 takes both without a word."""
+    plain = BOX.deployments["baseline_bs128"]
+    found = unmet(replace(plain, options={**plain.options, **options}), BOX, stack("cu130"), EIGHT, machine)
+    assert (found is None) if said is None else said in found
 
 
 def test_what_a_machine_lacks_is_one_line_with_the_deployment(machine, tmp_path):

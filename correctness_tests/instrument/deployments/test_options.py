@@ -40,7 +40,16 @@ RENDERED: list[tuple[str, Value, str, list[str]]] = [
     ("incremental_streaming", True, "0.5.23", ["--incremental-streaming-output"]),
     ("incremental_streaming", False, "0.5.23", []),
     ("stream_interval", 1, "0.5.23", ["--stream-interval", "1"]),
-]
+    ("load_format", "auto", "0.5.6", ["--load-format", "auto"]),
+    ("load_format", "fastsafetensors", "0.5.10.post1", ["--load-format", "fastsafetensors"]),
+    ("load_format", "instanttensor", "0.5.23", ["--load-format", "instanttensor"]),
+    ("loader_threads", 16, "0.5.10.post1",
+     ["--model-loader-extra-config", '{"enable_multithread_load": true, "num_threads": 16}']),
+    ("prefetch_threads", 4, "0.5.23",
+     ["--weight-loader-prefetch-checkpoints", "--weight-loader-prefetch-num-threads", "4"]),
+    ("map_weights", False, "0.5.10.post1", ["--weight-loader-disable-mmap"]),
+    ("map_weights", True, "0.5.23", []),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("option", "value", "release", "flags"), RENDERED)
@@ -78,6 +87,8 @@ def test_an_option_that_is_a_variable() -> None:
             r"SGLang 0\.5\.6 to 0\.5\.19 can \(--cuda-graph-max-bs \{value\}\); SGLang 0\.5\.20 and later",
         ),
         ({"moe_all_to_all": "flashinfer"}, "0.5.8", r"SGLang 0\.5\.9 and later can"),
+        ({"load_format": "instanttensor"}, "0.5.10.post1", r"SGLang 0\.5\.22 and later can"),
+        ({"prefetch_threads": 4}, "0.5.10.post1", r"SGLang 0\.5\.11 and later can \(--weight-loader-prefetch"),
         ({"moe_all_to_all": "deepep"}, "0.5.23", r"no release can"),
         (
             {"max_runing_requests": 1},
@@ -160,3 +171,21 @@ def test_a_server_that_streams_all_ids_so_far_is_not_the_one_asked_for(release: 
         Disagreement("incremental_streaming", True, False, "changed")
     ]
     assert differences(pinned, info | {"stream_interval": 8}, release)[0].option == "stream_interval"
+
+
+@pytest.mark.parametrize("extra", ['{"enable_multithread_load": true, "num_threads": 16}', {"num_threads": 16}])
+def test_how_weights_are_loaded_is_what_the_server_says(extra: object) -> None:
+    wanted: dict[str, Value] = {"load_format": "auto", "loader_threads": 16, "prefetch_threads": 4, "map_weights": True}
+    info = {
+        "version": "0.5.23", "load_format": "auto", "model_loader_extra_config": extra,
+        "weight_loader_prefetch_checkpoints": True, "weight_loader_prefetch_num_threads": 4,
+        "weight_loader_disable_mmap": False,
+    }  # fmt: skip
+    assert differences(wanted, info, "0.5.23") == []
+    for key, value, option in (
+        ("load_format", "mistral", "load_format"),
+        ("model_loader_extra_config", "{}", "loader_threads"),
+        ("weight_loader_prefetch_checkpoints", False, "prefetch_threads"),
+        ("weight_loader_disable_mmap", True, "map_weights"),
+    ):
+        assert [each.option for each in differences(wanted, info | {key: value}, "0.5.23")] == [option]

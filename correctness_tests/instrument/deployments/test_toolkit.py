@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fixtures.deployments.toolkit import nvcc, toolkit_refusal, toolkit_version
+from fixtures.deployments.hardware import nvcc, toolkit_refusal, toolkit_version
 from fixtures.records import environment
 from fixtures.records.components import differing
 

@@ -70,7 +70,7 @@ def test_a_timing_metric_without_a_share_fails_closed():
 @pytest.mark.parametrize("box", [CPU, GPU])
 def test_the_headline_of_a_box_is_measured_there(box: Box):
     check_headline(box)
-    assert len(box.headline) == 4
+    assert 4 <= len(box.headline) <= 5
 
 
 def test_a_headline_metric_that_nothing_measures_is_one_line():

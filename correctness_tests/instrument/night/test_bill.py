@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fixtures.night.bill import bill, bill_lines, minutes_of, phases, split
+from fixtures.night.bill import bill, bill_lines, loading_lines, minutes_of, phases, split
 from fixtures.records.start import StartRecord, utc_now
 
 LOG = """
@@ -80,3 +80,21 @@ def test_what_starts_took_plans_the_next_night() -> None:
         {"eagle3": ["a"], "tp2": ["a"]},
     )
     assert found == {"eagle3": {"load": 3.0, "a": 1.0}}
+
+
+def test_what_loading_took_is_told_by_way_the_quickest_first() -> None:
+    def loaded(seconds: float, draft: str | None = None, **options: object) -> StartRecord:
+        found = record(total=900.0, **{"loading weights": seconds})
+        found.configuration = {"requested": {"draft_model": draft, "options": {"tensor_parallel": 8, **options}}}
+        return found
+
+    plain = [loaded(480.0), loaded(500.0), loaded(470.0)]
+    ways = [loaded(300.5, prefetch_threads=4), loaded(610.0, load_format="fastsafetensors", loader_threads=2)]
+    silent = record(total=900.0)  # failed before it had loaded
+    assert loading_lines([*plain, *ways, silent, loaded(9.0, draft="$DRAFT")]) == [
+        "loading weights prefetch_threads = 4: 300.5 s, median of 1 start",
+        "loading weights as SGLang does by itself: 480.0 s, median of 3 starts",
+        "loading weights load_format = fastsafetensors, loader_threads = 2: 610.0 s, median of 1 start",
+    ]
+    assert loading_lines(plain) == []
+    assert loading_lines([silent]) == []

@@ -196,7 +196,7 @@ def test_a_rule_that_spends_all_of_alpha_at_every_look_is_caught() -> None:
     wrong, nights = 0, 40
     for which in range(nights):
         rng = np.random.default_rng([3, which])
-        spec = replace(gpu_box(8, warm=True), seed=which, arms=gpu_box(8).arms[10:18])
+        spec = replace(gpu_box(8), seed=which, arms=gpu_box(8).arms[10:18])
         night = replace(begin(spec), spending=anew)
         known = verdicts(run_night(night, Truth(0.01), rng, steady).night)
         wrong += any(each.verdict == "regression" for each in known.values())

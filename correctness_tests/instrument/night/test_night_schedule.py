@@ -10,10 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fixtures.night.plan import plan_lines, planned
 from fixtures.night.rule import Observation
 from fixtures.night.schedule import begin, finished, next_start, not_measured, resume, verdicts
-from fixtures.night.simulated import Truth, run_night
 from fixtures.night.spec import Finished, NightArm, NightError, NightSpec, NightStart, NightStop, Takes, Trouble
 from fixtures.night.state import Night, observations
 
@@ -25,7 +23,7 @@ Script = Callable[[NightStart], Trouble | None]
 
 def spec_of(**changed: object) -> NightSpec:
     arms = tuple(NightArm(name, TAKES, gain) for name, gain in GAINS.items())
-    return replace(NightSpec(NightArm("control", TAKES), arms, {"rate": "higher"}, warm=True), **changed)  # type: ignore[arg-type]
+    return replace(NightSpec(NightArm("control", TAKES), arms, {"rate": "higher"}), **changed)  # type: ignore[arg-type]
 
 
 def done(night: Night, start: NightStart, now: float, script: Script = lambda _: None) -> Finished:
@@ -36,7 +34,8 @@ def done(night: Night, start: NightStart, now: float, script: Script = lambda _:
     noise = float(np.random.default_rng([9, start.number]).standard_normal())
     values = {"rate": float(np.exp(0.01 * noise - COSTS.get(start.deployment, 0.0)))}
     seen = Observation(start.deployment, start.round, ended / 3600, values, night.session, start.workloads == "all")
-    return Finished(start, now, ended, seen if start.workloads != "none" else None)
+    cold = night.spec.arm(start.deployment).compiles == 1 and start.deployment not in night.served
+    return Finished(start, now, ended, seen if start.workloads != "none" and not cold else None)
 
 
 def go(night: Night, script: Script = lambda _: None, most: int = 10_000) -> tuple[Night, NightStop | None]:
@@ -93,13 +92,36 @@ def test_interruption_at_every_start_gives_the_same_night() -> None:
         assert verdicts(rest) == verdicts(whole)
 
 
-def test_a_cold_night_loads_everything_once_before_it_measures() -> None:
-    night, _ = go(begin(spec_of(warm=False)))
-    first = [each.start for each in night.finished if each.start.round == 0]
-    assert first[0].deployment == "control"
-    assert {each.deployment for each in first} == {"control", *GAINS}
-    assert {each.workloads for each in first} == {"none"}
+def cold_spec(**changed: object) -> NightSpec:
+    """Something is compiled in every first start."""
+    arms = tuple(NightArm(name, TAKES, gain, compiles=1.0) for name, gain in GAINS.items())
+    return spec_of(control=NightArm("control", TAKES, compiles=1.0), arms=arms, **changed)
+
+
+def test_in_a_cold_night_first_starts_do_not_count_and_are_short() -> None:
+    night, _ = go(begin(cold_spec()))
+    first = [each for each in night.finished if each.start.round == 1]
+    assert [each.start.deployment for each in first].count("control") == 1, "nothing to compare with it"
+    assert {each.start.deployment for each in first} == {"control", *GAINS}
+    assert {each.start.workloads for each in first} == {"headline"}
+    assert not [each for each in observations(night) if each.round == 1]
+    warm = go(begin(spec_of()))[0]
     assert said(night)["slow"] == "regression"
+    assert len(night.finished) <= len(warm.finished) + len(GAINS) + 1
+
+
+@pytest.mark.parametrize("few", [2, 4])
+@pytest.mark.parametrize("expected", [0.0, 0.5])
+def test_arms_that_count_get_the_controls_that_their_round_lacks(few: int, expected: float) -> None:
+    """Where something is compiled in the control's first start alone, whatever was expected of the arms."""
+    arms = tuple(replace(arm, compiles=expected) for arm in spec_of().arms[:few])
+    night, stop = go(begin(spec_of(control=NightArm("control", TAKES, compiles=1.0), arms=arms)))
+    assert stop is not None
+    first = [each.arm for each in observations(night) if each.round == 1]
+    assert {*first} == {"control", *(arm.name for arm in arms)}
+    assert first.count("control") == 2
+    again = resume(night.spec, night.finished)
+    assert (again.finished, verdicts(again)) == (night.finished, verdicts(night))
 
 
 def test_a_first_start_in_which_something_was_compiled_does_not_count() -> None:
@@ -242,8 +264,8 @@ def test_arms_that_are_not_timed_start_once_and_those_after_an_effect_wait_for_i
 
 @settings(max_examples=60, deadline=None)
 @given(st.floats(1, 12 * 3600), st.booleans(), st.integers(0, 3))
-def test_nothing_runs_past_the_end_whatever_the_budget(budget: float, warm: bool, seed: int) -> None:
-    night, stop = go(begin(spec_of(budget_s=budget, warm=warm, seed=seed)))
+def test_nothing_runs_past_the_end_whatever_the_budget(budget: float, cold: bool, seed: int) -> None:
+    night, stop = go(begin(cold_spec(budget_s=budget, seed=seed) if cold else spec_of(budget_s=budget, seed=seed)))
     assert stop is not None
     assert all(each.ended_s <= budget for each in night.finished)
     if stop.kind == "out of time":
@@ -282,34 +304,6 @@ def test_a_session_that_the_observations_do_not_name_ends_all_the_same() -> None
         assert len(again.finished) < 60
 
 
-def test_a_plan_names_every_start_with_its_times_and_starts_nothing() -> None:
-    night = begin(spec_of(arms=(*spec_of().arms, NightArm("known", TAKES, refused="no SM120"))))
-    plan = planned(night, nights=20)
-    assert plan == planned(night, nights=20)
-    assert plan.rows[0].begins_s == 0
-    assert all(one.ends_s == two.begins_s for one, two in zip(plan.rows, plan.rows[1:], strict=False))
-    assert plan.range[0] <= plan.hours <= plan.range[1]
-    assert plan.skipped == {"known": "refused: no SM120"}
-    lines = plan_lines(plan)
-    assert all(len(line) <= 120 for line in lines)
-    assert sum("round" in line for line in lines) >= len(plan.rows)
-    short = planned(begin(spec_of(budget_s=3600)), nights=20)
-    assert short.unfit
-    assert short.rows[-1].ends_s <= 3600
-
-
-def test_a_plan_says_how_long_the_night_is_and_what_it_can_show() -> None:
-    plan = planned(begin(spec_of()), nights=60)
-    nights = [
-        run_night(begin(spec_of(seed=seed)), Truth(0.01, COSTS | {"same": -0.08}), np.random.default_rng(seed))
-        for seed in range(40)
-    ]
-    happened = float(np.median([each.end_s for each in nights])) / 3600
-    assert plan.hours == pytest.approx(happened, rel=0.35)
-    seen = np.median([verdicts(each.night)[("slow", "rate")].smallest for each in nights])
-    assert {each.arm: each.smallest for each in plan.expected}["slow"] == pytest.approx(seen, rel=0.35)
-
-
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
@@ -325,3 +319,30 @@ def test_a_plan_says_how_long_the_night_is_and_what_it_can_show() -> None:
 def test_a_night_that_cannot_be_planned_says_why_in_one_line(changed: dict[str, object], words: str) -> None:
     with pytest.raises(NightError, match=words):
         spec_of(**changed)
+
+
+def test_what_has_no_verdict_to_win_comes_last_and_takes_no_time_from_what_has() -> None:
+    """Ways to load, for one."""
+    ways = tuple(NightArm(f"way {number}", TAKES, timed=False) for number in range(3))
+    arms = (*ways, *spec_of().arms, NightArm("expected to be slower", TAKES, -0.3))
+    for budget in (None, *range(60, 600, 90)):
+        limit = None if budget is None else 60.0 * budget
+        with_ways, _ = go(begin(spec_of(arms=arms, budget_s=limit, planned=5)))
+        without, _ = go(begin(spec_of(arms=arms[3:], budget_s=limit, planned=5)))
+        names = [[each.start.deployment for each in night.finished] for night in (with_ways, without)]
+        timed = [name for name in names[0] if not name.startswith("way")]
+        assert timed == names[1], budget
+        assert names[0][: len(timed)] == timed, budget
+        assert len(names[0]) <= len(timed) + 3
+    whole, stop = go(begin(spec_of(arms=arms, planned=5)))
+    assert stop is not None
+    assert stop.kind == "done"
+    assert sorted(each.start.deployment for each in whole.finished[-3:]) == ["way 0", "way 1", "way 2"]
+
+
+def test_a_night_of_nothing_timed_has_one_control() -> None:
+    night, stop = go(begin(spec_of(arms=(NightArm("one", TAKES, timed=False), NightArm("two", TAKES, timed=False)))))
+    assert stop is not None
+    names = [each.start.deployment for each in night.finished]
+    assert names[0] == "control"
+    assert sorted(names[1:]) == ["one", "two"]

@@ -34,7 +34,7 @@ from fixtures.records.passes import read_passes
 from fixtures.records.start import StartRecord
 from fixtures.records.store import read_record, read_records, write_record
 from fixtures.serving.pool import StateFile
-from fixtures.serving.workloads.prompts import read_prompts
+from fixtures.serving.workloads.workload import read_prompts
 from fixtures.session.recorded import Recorded
 
 RATE, TTFT = "single_stream/decode_tok_s", "single_stream/ttft_ms"

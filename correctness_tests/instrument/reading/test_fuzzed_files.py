@@ -55,7 +55,7 @@ from fixtures.report.page.sections import acceptance_of, latencies
 from fixtures.serving.client_results import WorkloadResult
 from fixtures.serving.pool import StateFile
 from fixtures.serving.processes import ProcessId
-from fixtures.serving.running import Server
+from fixtures.serving.server import Server
 from fixtures.serving.workloads import load_workload
 from fixtures.session.recorded import Recorded, recorded_pairs
 from fixtures.speculation.vocabulary import Vocabulary

@@ -12,7 +12,7 @@ from fixtures.deployments import load_box
 from fixtures.errors import MeasurementFailed, WorkloadError
 from fixtures.serving.client_stream import TokenLedger
 from fixtures.serving.workloads import load_workload
-from fixtures.serving.workloads.chat import ChatTemplate, read_template
+from fixtures.serving.workloads.workload import ChatTemplate, read_template
 from fixtures.session.collection import chosen_workloads
 
 KIMI_LIKE = (

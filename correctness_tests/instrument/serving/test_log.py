@@ -13,8 +13,7 @@ from fixtures.deployments.deployment import Evidence
 from fixtures.errors import MeasurementFailed
 from fixtures.serving.launch import LINE_LIMIT, Guarded, Mark
 from fixtures.serving.processes import ProcessId
-from fixtures.serving.running import Server
-from fixtures.serving.server import require_active, require_plugins
+from fixtures.serving.server import Server, require_active, require_plugins
 
 NCCL = {"nccl_algorithm": Evidence(active=("NCCL_ALGO set by environment to",))}
 NOISE = "[2026-01-01 12:00:00 TP0] AllReduce: 43008 Bytes -> Algo RING proto LL\n"

@@ -13,9 +13,9 @@ from signal import SIGKILL
 
 import pytest
 
-from fixtures.serving.http import Unreachable, request
 from fixtures.serving.launch import Mark
 from fixtures.serving.processes import ProcessId, family, holders, listening_inodes, mark_of
+from fixtures.serving.readiness import Unreachable, request
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -95,7 +95,6 @@ def test_a_server_starts_answers_for_itself_and_ends_with_its_family(tmp_path: P
     asked = deployment(tmp_path, "normal")
     with start_server(asked, directory=tmp_path / "start", release=RELEASE, entry=ENTRY) as server:
         server.prove_identity()
-        server.flush_cache()
         assert server.info["weight_version"] == server.guarded.mark.nonce
         assert server.log_path.read_text().endswith("ready to roll!\n")
         assert server.passes_dir.is_dir()

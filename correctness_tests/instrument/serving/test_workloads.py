@@ -12,7 +12,7 @@ import pytest
 from fixtures.catalogue import P99_REQUESTS
 from fixtures.errors import WorkloadError
 from fixtures.serving.workloads import Prompt, Workload, load_workload, workload_names
-from fixtures.serving.workloads.prompts import take
+from fixtures.serving.workloads.workload import take
 
 BOXES = ("cpu", "pcie_blackwell")
 CHAT = ("chat_concurrency_8", "chat_single_stream")
@@ -138,16 +138,16 @@ def swap(old: str, new: str) -> Callable[[], str]:
     ("text", "words"),
     [
         (swap("concurrency = 2", "concurrency = = 2"), ["not valid TOML", "line 3"]),
-        (swap("concurrency = 2", 'concurrency = "two"'), ["concurrency", "'two'", "in flight"]),
-        (swap("concurrency = 2", "concurrency = 0"), ["concurrency", "0 is less than the minimum"]),
-        (swap("concurrency = 2", "concurency = 2"), ["concurency", "known keys: cache"]),
-        (swap("max_new_tokens = 4", "max_new_tokens = 1"), ["sizes.cpu.max_new_tokens", "1 is less"]),
+        (swap("concurrency = 2", 'concurrency = "two"'), ["concurrency", "'two'", "not a whole number"]),
+        (swap("concurrency = 2", "concurrency = 0"), ["mine.toml:3: concurrency = 0 must be at least 1"]),
+        (swap("concurrency = 2", "concurency = 2"), ["concurency", "did you mean 'concurrency'?"]),
+        (swap("max_new_tokens = 4", "max_new_tokens = 1"), ["sizes.cpu.max_new_tokens", "= 1 must be at least 2"]),
         (
             swap("ignore_eos = true", "ignore_eos = true\nbeams = 2"),
-            ["sampling", "beams", "known keys: ignore_eos"],
+            ["sampling", "beams", "known: ignore_eos"],
         ),
         (swap("stall_s = 1.0\n", ""), ["limits", "'stall_s' is a required property"]),
-        (swap('"cold"', '"warm"'), ["cache", "'warm'", "flushed"]),
+        (swap('"cold"', '"warm"'), ["cache", "'warm'", "known: cold, shared"]),
         (swap('"cold"', '"cold"\ncached_share = [0.9, 0.1]'), ["cached_share", "least share first"]),
         (swap("[sizes.cpu]", "[sizes.gpu]"), ["no [sizes.cpu]", "it has gpu"]),
     ],

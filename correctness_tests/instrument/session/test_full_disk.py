@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import resource
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +21,7 @@ from fixtures.errors import RecordError, ServerError
 from fixtures.gate.question import Question
 from fixtures.records.metric import Metric
 from fixtures.records.start import StartRecord
-from fixtures.records.store import check_writable, read_records
+from fixtures.records.store import START_BYTES, check_room, check_writable, read_records
 from fixtures.report.terminal import overhead_line
 from fixtures.serving.failure import Cause
 from fixtures.serving.server import begin_server
@@ -148,6 +150,33 @@ def test_a_disk_that_is_full_already_is_told_before_anything_starts(tmp_path: Pa
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_without_room_for_the_plan_is_told_before_the_first_start(tmp_path: Path) -> None:
+    """The folder is not there yet: the disk is that of the nearest one that is."""
+    results, starts = tmp_path / "data" / "tonight", shutil.disk_usage(tmp_path).free // START_BYTES
+    check_room(results, 1)
+    said = rf"^{results}: \d+ MiB are free at {tmp_path}, and {2 * starts} starts write some {16 * starts} MiB: free"
+    with pytest.raises(RecordError, match=said):
+        check_room(results, 2 * starts)
+
+
+def test_a_run_that_finds_no_room_starts_nothing(suite: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many starts as the plan has: two rounds of two, and the controls."""
+    (tmp_path / "small.py").write_text(
+        "import shutil\nfrom types import SimpleNamespace\n"
+        "shutil.disk_usage = lambda path: SimpleNamespace(total=1 << 40, free=20 << 20)\n"
+    )
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # a machine lock of its own
+    code, text = suite(
+        "-m", "perf", "--box=cpu", "--deployment=baseline,tp2", "--starts=2", "-p", "small",
+        f"--results={tmp_path / 'results'}",
+        PYTHONPATH=f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+    )  # fmt: skip
+    assert code == pytest.ExitCode.USAGE_ERROR, text
+    assert "Traceback" not in text
+    assert re.search(r"results: 20 MiB are free at .*, and [4-9] starts write some \d+ MiB: .* --results", text), text
+    assert not (tmp_path / "results").exists()
 
 
 PLUGIN = """

@@ -19,10 +19,13 @@ from fixtures.errors import MeasurementFailed
 from fixtures.night.answers import apart, headline_of, judgement, placed, replayed, spec_of
 from fixtures.night.schedule import verdicts
 from fixtures.night.spec import NightSpec
+from fixtures.night.state import observations
+from fixtures.records import environment
 from fixtures.records.metric import Metric
 from fixtures.records.start import StartRecord, utc_now
-from fixtures.records.store import read_records, write_record
+from fixtures.records.store import SUFFIX, read_records, write_record
 from fixtures.session import measurements
+from fixtures.session.measure_start import NOT_KEPT
 from fixtures.session.measurements import Measurements, Plan
 from fixtures.session.night_judge import NightJudge
 from fixtures.session.night_plan import NightRequest, control_among, spec_for
@@ -132,30 +135,120 @@ def test_a_verdict_in_the_middle_is_that_of_the_end(tmp_path: Path, monkeypatch:
         assert early == {key: last[key] for key in early}
 
 
-@pytest.mark.parametrize("killed_at", range(1, 9))
-def test_a_night_that_is_interrupted_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: int) -> None:
-    """Ctrl-C at any start: what was measured counts once, and the verdicts are those of the records."""
+def undisturbed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], str]:
+    Scripted(monkeypatch)
+    run(folder).stage1(BOX.deployment("eagle3"))
+    return said(folder)
 
-    def interrupt(record: StartRecord) -> None:
+
+def to_the_end(folder: Path) -> Measurements:
+    """Gone on with until nothing is left, each time as somebody would who mended what was told."""
+    for _ in range(4):
+        source = run(folder, resume=True)
+        source.stage1(BOX.deployment("eagle3"))
+        assert source.night is not None
+        if source.night.stop is not None and source.night.stop.kind == "done":
+            return source
+    raise AssertionError("the night does not end")
+
+
+def of_round_2(subject: Any) -> bool:
+    return bool(subject.night.round == 2 and subject.side.deployment.name == "baseline")
+
+
+def any_arm(subject: Any) -> bool:
+    return bool(subject.side.deployment.name != "baseline")
+
+
+TROUBLES: dict[str, tuple[Callable[[Any], bool], Callable[[StartRecord], None], str]] = {
+    "the control fails in round 2": (of_round_2, failing("hang", "it hangs"), "control failed"),
+    "all arms fail alike": (any_arm, failing("exception", "the driver is too old"), "same cause"),
+    "the disk is full": (lambda subject: subject.night.number == 5, failing(NOT_KEPT, "no space"), "not kept"),
+    "a machine without an identity": (lambda subject: False, failing("", ""), "done"),
+}
+
+
+@pytest.mark.parametrize("what", TROUBLES)
+def test_after_a_trouble_that_is_mended_the_verdicts_are_those_of_a_night_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Everything measured before counts, once, and nothing that failed stands in the way."""
+    hits, trouble, kind = TROUBLES[what]
+    expected = undisturbed(tmp_path / "quiet", monkeypatch)
+    folder = tmp_path / "night"
+    scripted = Scripted(monkeypatch)
+    if kind == "done":
+        monkeypatch.setattr(environment, "MACHINE_IDS", (tmp_path / "none",))
+        monkeypatch.setitem(ENVIRONMENT, "machine", environment.machine_id())
+
+    def troubled(subject: Any, role: Any, index: int, results: Path, tell: Any) -> StartRecord:
+        if not hits(subject):
+            return scripted.measure_start(subject, role, index, results, tell)
+        scripted.trouble[subject.night.number] = trouble
+        kept = kind != "not kept"
+        record = scripted.measure_start(subject, role, index, results if kept else tmp_path / "elsewhere", tell)
+        if not kept:
+            scripted.made.remove(record)
+        return record
+
+    monkeypatch.setattr(measurements, "measure_start", troubled)
+    source = run(folder)
+    source.stage1(BOX.deployment("eagle3"))
+    assert source.night is not None
+    ended = "not kept" if source.night.stop is None else source.night.stop.kind
+    assert ended == kind
+    monkeypatch.setattr(measurements, "measure_start", scripted.measure_start)
+    source = to_the_end(folder)
+    records = read_records(folder)
+    assert {each.id for each in records} == {each.id for each in scripted.made}
+    assert len({each.night.number for each in records if each.night}) == len(records)
+    assert said(folder) == {key: each.verdict for key, each in verdicts(source.night.night).items()} == expected  # type: ignore[union-attr]
+    assert apart(records) is None
+
+
+PHASES = ("before it begins", "while it serves", "while its record is written", "once its record is written")
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("number", [1, 4, 7])
+def test_killed_in_any_phase_of_a_start_the_night_goes_on_to_the_same_verdicts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str, number: int
+) -> None:
+    expected = undisturbed(tmp_path / "quiet", monkeypatch)
+    folder = tmp_path / "night"
+    folder.mkdir()
+    scripted = Scripted(monkeypatch)
+    killed = [False]
+
+    def measure_start(subject: Any, role: Any, index: int, results: Path, tell: Any) -> StartRecord:
+        if subject.night.number != number or killed[0]:
+            return scripted.measure_start(subject, role, index, results, tell)
+        killed[0] = True
+        if phase == "once its record is written":
+            scripted.measure_start(subject, role, index, results, tell)
+        if phase == "while its record is written":  # what a kill leaves of it
+            (results / f".cut{SUFFIX}.x").write_text('{"schema": "start/', encoding="utf-8")
+        if phase == "while it serves":
+            (results / "cut.log").write_text("Load weight begin.", encoding="utf-8")
         raise KeyboardInterrupt
 
-    scripted = Scripted(monkeypatch)
-    scripted.trouble[killed_at] = interrupt
+    monkeypatch.setattr(measurements, "measure_start", measure_start)
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path).stage1(BOX.deployment("eagle3"))
-    before = len(scripted.made)
-    assert before == killed_at - 1
-    if not before:
-        return
-    source = run(tmp_path, resume=True)
-    source.stage1(BOX.deployment("eagle3"))
-    records = read_records(tmp_path)
-    assert len({each.id for each in records}) == len(records) == len(scripted.made)
-    assert {each.run for each in records} == {"r", "r-2"}
-    assert len(source.all_records()) == len(records)
-    found = said(tmp_path)
-    assert {found["eagle3", key] for key in KEYS} == {"improvement"}
-    assert "regression" in {found["tp2", key] for key in KEYS}
+        run(folder).stage1(BOX.deployment("eagle3"))
+    before = len(read_records(folder)) if scripted.made else 0
+    assert before == len(scripted.made) == number - (phase != "once its record is written")
+    if before:
+        source = to_the_end(folder)
+    else:
+        source = run(folder)
+        source.stage1(BOX.deployment("eagle3"))
+    records = read_records(folder)
+    assert sorted(each.id for each in records) == sorted(each.id for each in scripted.made)
+    numbers = [each.night.number for each in records if each.night]
+    assert len({*numbers}) == len(numbers)
+    assert source.night is not None
+    assert len(observations(source.night.night)) == len(records)
+    assert said(folder) == {key: each.verdict for key, each in verdicts(source.night.night).items()} == expected
 
 
 def test_ranks_that_were_measured_are_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,6 +390,17 @@ def test_what_stands_beside_a_night_is_the_gate_s_to_judge(tmp_path: Path, monke
     assert "expects it to be slower" in slower.reason
 
 
+def test_records_say_what_is_cold_and_how_starts_vary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    new = spec(tmp_path / "first")
+    assert (new.control.compiles, {arm.compiles for arm in new.arms}, dict(new.spreads)) == (1.0, {0.5}, {})
+    Scripted(monkeypatch, {**RATES, "tp2": 97.0, "eagle3": 103.0})
+    run(tmp_path / "first").stage1(BOX.deployment("eagle3"))
+    known = spec(tmp_path / "second")
+    assert {arm.compiles for arm in (known.control, *known.arms)} == {0.0}
+    assert {*known.spreads} == {*KEYS}
+    assert known.widest == pytest.approx(0.01, rel=0.5), "what the starts of this script vary by"
+
+
 def test_what_a_run_compares_with() -> None:
     assert control_among(BOX, {"baseline", "eagle3"}, None) == "baseline"
     assert control_among(BOX, {"eagle3"}, None) is None
@@ -330,7 +434,7 @@ def test_the_gpu_box_s_night_is_planned_anywhere(suite: Any, tmp_path: Path) -> 
         code, text = suite(*asked, f"--budget={budget}")
         assert code == 0, text
         lines = [line for line in text.splitlines() if "  round " in line]
-        assert lines[0].endswith("baseline_bs128: control of round 1: all workloads")
+        assert lines[0].endswith("baseline_bs128: control of round 1: headline workloads")
         plans.append(lines)
     assert plans[0] == plans[1]
     assert 0 < len(plans[2]) < len(plans[0])

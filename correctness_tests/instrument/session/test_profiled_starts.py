@@ -17,7 +17,8 @@ from fixtures.deployments import load_box
 from fixtures.profile.figures import Profile
 from fixtures.records.start import StartRecord, utc_now
 from fixtures.records.store import read_record, write_record
-from fixtures.serving import http, profiling
+from fixtures.serving import profiling
+from fixtures.serving.readiness import Reply
 from fixtures.serving.workloads import load_workload
 from fixtures.session import measurements
 from fixtures.session.measurements import Measurements, Plan
@@ -68,10 +69,10 @@ def test_which_starts_of_a_deployment_are_profiled(
 def test_each_release_is_asked_in_its_own_counting(tmp_path: Path, release: str, steps: int) -> None:
     """Eight decode passes and a prefill: the older release counts the pass that ends the profile."""
     box = load_box("cpu").deployments["tp2"]
-    asked = profiling.request(box, release, tmp_path, 9)
+    asked = profiling.profile_request(box, release, tmp_path, 9)
     assert (asked["num_steps"], asked["activities"]) == (steps, ["CPU"])
     gpu = replace(box, options={**box.options, "device": "cuda"})
-    assert profiling.request(gpu, release, tmp_path, 9)["activities"] == ["CPU", "GPU"]
+    assert profiling.profile_request(gpu, release, tmp_path, 9)["activities"] == ["CPU", "GPU"]
 
 
 class Scripted:
@@ -85,13 +86,13 @@ class Scripted:
         self.asked: list[str] = []
         self.folder = Path()
 
-    def request(self, port: int, path: str, *, timeout_s: float, method: str = "GET", body: Any = None) -> http.Reply:
+    def request(self, port: int, path: str, *, timeout_s: float, sent: Any) -> Reply:
         self.asked.append(path)
         if path == "/start_profile":
-            self.folder = Path(body["output_dir"])
+            self.folder = Path(sent["output_dir"])
         if path == "/generate" and self.trace is not None:
             (self.folder / "1.5-TP-0.trace.json.gz").write_bytes(self.trace)
-        return http.Reply(self.status, b"planted answer")
+        return Reply(self.status, b"planted answer")
 
 
 def traced(end: int) -> bytes:
@@ -121,7 +122,7 @@ def test_a_profile_that_fails_is_a_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, trace: bytes | None, note: str
 ) -> None:
     server: Any = Scripted(status, trace)
-    monkeypatch.setattr(profiling.http, "request", server.request)
+    monkeypatch.setattr(profiling, "request", server.request)
     monkeypatch.setattr(profiling, "_WRITTEN_S", 0.1)
     found, workload = record(), load_workload("single_stream", "cpu")
     profile_into(found, server, load_box("cpu").deployments["baseline"], [workload], tmp_path)
@@ -150,7 +151,7 @@ def test_without_a_workload_of_one_request_there_is_none(tmp_path: Path) -> None
 
 def test_traces_that_are_too_large_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server: Any = Scripted(200, traced(1 << 20))
-    monkeypatch.setattr(profiling.http, "request", server.request)
+    monkeypatch.setattr(profiling, "request", server.request)
     monkeypatch.setattr("fixtures.session.profiling._MOST_BYTES", 10)
     found, workload = record(), load_workload("single_stream", "cpu")
     profile_into(found, server, load_box("cpu").deployments["baseline"], [workload], tmp_path)

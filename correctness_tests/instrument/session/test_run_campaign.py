@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -150,3 +151,25 @@ def test_where_no_approach_can_be_tried_the_reason_is_told(
     assert said in text
     assert "passed" not in text
     assert "failed" not in text
+
+
+def test_outputs_of_what_is_not_timed_from_records(suite: Suite, tmp_path: Path) -> None:
+    """The ways to load: one is right, one wrong, one was not checked, of one there is no check; a timed one has no
+    such question."""
+    ways = ("load_prefetch", "load_threads_16", "load_fastsafetensors", "load_instanttensor")
+    for name in (*ways, "baseline_bs128"):
+        write_starts(tmp_path, name, 89.5, count=1)
+    right, wrong, unknown, _ = (correctness(name, all_reduce=()) for name in ways)
+    write_correctness(right, tmp_path)
+    alarm = ReplayChecked(2048, 4.0, 0.05, ("prompt-3: replay regret: token 7 is wrong",))
+    write_correctness(replace(wrong, replay=alarm), tmp_path)
+    write_correctness(replace(unknown, replay=None, not_checked="the judge did not start"), tmp_path)
+    given = (f"--from-results={tmp_path}", f"--baselines={tmp_path / 'none'}", "perf_tests/test_outputs.py")
+    code, text = suite("-m", "perf", "-rsfpE", "--box=pcie_blackwell", *given)
+    assert code == 1, text
+    outcomes = dict(re.findall(r"^(PASSED|FAILED) .*test_outputs\[(\w+)\]", text, re.MULTILINE))
+    assert outcomes == {"PASSED": "load_prefetch", "FAILED": "load_threads_16"}
+    assert "load_threads_16: wrong output: prompt-3: replay regret: token 7 is wrong" in text
+    assert "load_fastsafetensors: outputs not checked: the judge did not start" in text
+    assert "load_instanttensor: outputs not checked: no check is on record" in text
+    assert "baseline_bs128]" not in text

@@ -12,7 +12,7 @@ from campaign_cases import BOX, STARTS, start
 
 from fixtures.campaign.loading import load_approaches
 from fixtures.campaign.outcomes import Outcome
-from fixtures.campaign.trial import Asked, questions_of
+from fixtures.campaign.trial import Asked, by_itself, questions_of
 from fixtures.deployments import load_box
 from fixtures.deployments.stacks import stack
 from fixtures.errors import ServerError
@@ -260,3 +260,53 @@ def test_when_the_time_is_up_no_server_starts_for_outputs(measuring: Bench, monk
     assert found.comparison is not None
     assert found.comparison.now is Outcome.NOT_TRIED
     assert not found.comparison.passes()
+
+
+# --- Outputs of deployments of no approach: what is not timed.
+
+
+def test_a_way_to_load_answers_on_its_one_start_and_one_judge_judges_it_with_the_approaches(measuring: Bench) -> None:
+    measuring._rates["load_prefetch"] = 90.0
+    (question,) = asked("pcie_ipc")
+    way = by_itself(GPU.deployment("load_prefetch"), GPU)
+    campaign = campaign_of(measuring, [question])  # type: ignore[arg-type]
+    campaign.outputs_alone = [way]
+    campaign.ask_first()
+    measuring.source.stage1(GPU.deployment("pcie_ipc"))
+    found = campaign.outputs(way)
+    campaign.try_approach(question)
+    assert found is not None
+    assert found.correct
+    assert measuring.steps.count("ask the measured load_prefetch") == 1
+    assert [step for step in measuring.steps if step.startswith(("judge", "ask load"))] == [
+        "judge pcie_ipc, load_prefetch by baseline_bs128"
+    ]
+
+
+def test_a_way_to_load_that_answers_wrongly_is_wrong(measuring: Bench) -> None:
+    measuring._rates["load_prefetch"] = 90.0
+    measuring.wrong.add("load_prefetch")
+    campaign = campaign_of(measuring, [])  # type: ignore[arg-type]
+    found = campaign.outputs(by_itself(GPU.deployment("load_prefetch"), GPU))
+    assert found is not None
+    assert found.correct is False
+
+
+def test_what_the_night_had_no_time_for_is_not_started_for_its_outputs(measuring: Bench) -> None:
+    night = SimpleNamespace(deployments={"load_prefetch": None}, why_not=lambda name: "out of time", records=[])
+    measuring.source.night = night  # type: ignore[attr-defined]
+    campaign = campaign_of(measuring, [])  # type: ignore[arg-type]
+    found = campaign.outputs(by_itself(GPU.deployment("load_prefetch"), GPU))
+    assert found is not None
+    assert found.gaps == "its server was not started: out of time"
+    assert not any(step.startswith(("ask", "judge")) for step in measuring.steps)
+
+
+def test_what_an_earlier_stretch_has_checked_is_not_started_again(measuring: Bench) -> None:
+    measuring._rates["load_prefetch"] = 90.0
+    for _ in range(2):
+        campaign = campaign_of(measuring, [])  # type: ignore[arg-type]
+        found = campaign.outputs(by_itself(GPU.deployment("load_prefetch"), GPU))
+        assert found is not None
+        assert found.correct
+    assert sum(step.startswith("judge") for step in measuring.steps) == 1

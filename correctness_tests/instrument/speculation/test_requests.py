@@ -14,7 +14,7 @@ from situations import ending_model
 from trial import as_counted_by, counted_by_pass, counted_late, judge_power
 
 from fixtures.speculation.answers import Ask
-from fixtures.speculation.check import Checked
+from fixtures.speculation.reference import Checked
 from fixtures.speculation.replay import Symptom
 from fixtures.speculation.vocabulary import Vocabulary
 

@@ -13,8 +13,8 @@ torch = pytest.importorskip("torch", reason="the pair is read with torch")
 pytest.importorskip("transformers", reason="the pair is decoded with transformers")
 
 from fixtures.serving.workloads.degeneracy import degenerate  # noqa: E402
-from fixtures.serving.workloads.prompts import PROMPTS, read_prompts  # noqa: E402
-from fixtures.tiny_pair import corpus, measure  # noqa: E402
+from fixtures.serving.workloads.workload import PROMPTS, read_prompts  # noqa: E402
+from fixtures.tiny_pair import measure, training  # noqa: E402
 from fixtures.tiny_pair.checkpoint import (  # noqa: E402
     continue_ids,
     load_draft,
@@ -24,8 +24,7 @@ from fixtures.tiny_pair.checkpoint import (  # noqa: E402
     save_draft,
     save_target,
 )
-from fixtures.tiny_pair.draft import AUX_LAYERS, Draft  # noqa: E402
-from fixtures.tiny_pair.network import TargetModel  # noqa: E402
+from fixtures.tiny_pair.network import AUX_LAYERS, Draft, TargetModel  # noqa: E402
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("tiny pair")]
 
@@ -121,7 +120,7 @@ def test_the_tokenizer_gives_every_prompt_back() -> None:
 
 def test_no_prompt_is_in_the_training_text() -> None:
     """The first 80 characters of each prompt are nowhere in the corpus."""
-    texts = corpus.read_corpus().train.values()
+    texts = training.read_corpus().train.values()
     for prompt in read_prompts(PROMPTS / "code_openings.jsonl"):
         assert not any(prompt.text[:80] in text for text in texts), prompt.id
 
