@@ -9,9 +9,9 @@ import pytest
 
 from fixtures.errors import BaselineError
 from fixtures.gate.baselines import load_baseline, write_baseline
-from fixtures.gate.inside import judge_kernels
+from fixtures.gate.inside import judge_kernels, where_it_went
 from fixtures.gate.saving import baseline_from_records
-from fixtures.profile.figures import KernelFigures, Profile
+from fixtures.profile.figures import KernelFigures, Profile, RankFigures
 from fixtures.records.metric import Metric
 from fixtures.records.start import StartRecord
 
@@ -72,6 +72,16 @@ def test_what_there_is_to_compare_with_is_asked_first() -> None:
     failed = start(BEFORE)
     failed.status, failed.failure = "measurement failed", {"cause": "x", "message": "it died", "lines": []}
     assert judge_kernels([failed], BEFORE).verdict == "measurement failed"
+
+
+def test_where_the_time_went_is_told_of_two_profiles_of_one_kind() -> None:
+    fast, slow = (RankFigures(0, us + 1000.0, us, us, None, 0.0, {"all-reduce": us}) for us in (3900.0, 9800.0))
+    before, after = replace(BEFORE, ranks=(fast,)), replace(BEFORE, ranks=(slow,))
+    told = where_it_went("tp2", before, after)
+    assert told is not None
+    assert "tp2, where the time of a pass changed: communication 3.9 → 9.8 ms: all-reduce kernels 122 × " in told
+    assert where_it_went("tp2", None, after) is None
+    assert where_it_went("tp2", replace(before, kind="DECODE"), after) is None
 
 
 def test_a_baseline_keeps_the_profile_of_one_of_its_starts(tmp_path: Path) -> None:
