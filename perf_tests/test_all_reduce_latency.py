@@ -10,7 +10,7 @@ import statistics
 
 import pytest
 
-from fixtures.allreduce.latency import bus_bandwidth
+from fixtures.records.latency import bus_bandwidth
 from fixtures.session.replay_clock import CLOCK
 
 pytestmark = pytest.mark.perf

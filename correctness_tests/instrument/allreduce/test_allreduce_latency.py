@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fixtures.allreduce.latency import bus_bandwidth, latency_metrics
+from fixtures.records.latency import bus_bandwidth, latency_metrics
 
 pytestmark = pytest.mark.correctness
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fixtures.campaign.steps import prediction, step_of, step_times
 from fixtures.errors import MeasurementFailed
+from fixtures.profile.figures import Profile, RankFigures
 from fixtures.records.metric import Metric
 from fixtures.records.passes import PassRow, PassSummary
 from fixtures.records.start import StartRecord
@@ -80,6 +81,26 @@ def test_all_reduces_that_are_not_timed_are_not_zero() -> None:
     (alone,), _ = step_times([plain()])
     assert alone.timed
     assert alone.ms("communication") == 0
+
+
+def test_a_profile_says_what_graphs_hide() -> None:
+    """All-reduces of a graph are not timed: their share is that of the pass that was profiled, in one start of two."""
+    first, second = (plain(all_reduces={122: 1000}, all_reduce_share=None) for _ in range(2))
+    rank = RankFigures(0, 4000.0, 3000.0, 2000.0, 1000.0, 100.0, {})
+    first.profile = Profile("DECODE", 1, 8, 1, True, {"all-reduce": 122}, {}, (), (rank,), {}, ())
+    served: Any = {"name": WORKLOAD, "concurrency": 1, "requests": [], "wall_s": 1.0, "warm_up_requests": 0}
+    for each in (first, second):
+        each.workloads = {WORKLOAD: served, "later": {**served, "name": "later"}}
+        each.passes["later"] = each.passes[WORKLOAD]
+        each.metrics.append(Metric("decode_tok_s", 250.0, "tok/s", "timing", "higher", "later", 12))
+    step, later = step_times([second, first])[0]
+    assert step.shares is not None
+    assert step.shares.communication == pytest.approx(0.5 * 3 / 4), "what nothing else runs beside, of the step"
+    assert str(step).endswith(
+        "a profiled pass: communication 75%, 50% with nothing beside it, 25% waiting for the slowest rank"
+    )
+    assert not later.timed, "the request that was profiled is one of the first workload"
+    assert "is not known" in str(later)
 
 
 def test_the_ratio_is_predicted_without_the_speculative_server_s_rate() -> None:

@@ -10,9 +10,9 @@ from contextlib import nullcontext
 import psutil
 import pytest
 
-from fixtures.allreduce.latency import latency_metrics
 from fixtures.allreduce.ranks import Launchers
 from fixtures.records.environment import fingerprint
+from fixtures.records.latency import latency_metrics
 from fixtures.records.start import StartRecord
 from fixtures.records.store import read_records, write_record
 from fixtures.session import rank_starts

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from dataclasses import replace
 
 import campaign_cases as gpu
 import pytest
 from start_cases import ENVIRONMENT, write_pairs, write_starts
 
 from fixtures.deployments.loading import FOLDER
+from fixtures.profile.figures import Profile
 from fixtures.records.metric import Metric
 from fixtures.session.outcome import EXIT_MEASUREMENT_FAILED
 
@@ -44,6 +46,19 @@ def test_the_same_speed_passes_and_a_slower_one_does_not(judge_stream, saved, tm
     # The table is on the terminal, with the change and where the records are.
     assert re.search(r"tok/s ± \S+ %  +-\d+\S* % .* ✗ regression", text)
     assert f"--from-results={tmp_path / 'slow'}" in text
+
+
+def test_one_kernel_more_in_a_pass_is_a_regression_after_one_start(judge_folder, tmp_path):
+    """One start of each side was profiled; their times are the same."""
+    before = Profile("DECODE", 1, 8, 1, True, {"GEMM": 49, "copy": 229}, {}, (), (), {}, ())
+    write_starts(tmp_path / "old", 1, profile=before)
+    write_starts(tmp_path / "old", 9, name="o", seed=2)
+    judge_folder(tmp_path / "old", "--save-baseline=ten")
+    more = replace(before, counts={"GEMM": 49, "copy": 230})
+    write_starts(tmp_path / "new", 1, name="n", seed=3, profile=more)
+    code, text = judge_folder(tmp_path / "new")
+    assert code == 1, text
+    assert "baseline kernels_per_pass: regression: +1 copy, 49 GEMMs as before" in " ".join(text.split())
 
 
 def judged(path, key="single_stream/decode_tok_s"):
