@@ -10,6 +10,7 @@ import pytest
 
 from fixtures.night.bill import LOADING
 from fixtures.records.store import read_records
+from fixtures.session.outcome import EXIT_MEASUREMENT_FAILED
 
 pytestmark = [pytest.mark.live, pytest.mark.long, pytest.mark.alone, pytest.mark.xdist_group("night")]
 
@@ -26,7 +27,7 @@ def test_a_part_of_the_gpu_box_is_rehearsed(tmp_path: Path, pytestconfig: pytest
         cwd=pytestconfig.rootpath, capture_output=True, text=True, timeout=LIMIT_S,
     )  # fmt: skip
     said = done.stdout + done.stderr
-    assert done.returncode in (0, 1), said
+    assert done.returncode in (0, 1, EXIT_MEASUREMENT_FAILED), said  # what the hardware refuses is no measurement
     assert "REHEARSAL of box pcie_blackwell" in said
     assert "REHEARSAL" in page.read_text(encoding="utf-8").partition("<nav")[0]
     assert (results / "plan.md").read_text(encoding="utf-8").startswith("> REHEARSAL")
