@@ -117,6 +117,7 @@ def traced(end: int) -> bytes:
         (200, traced(60), "no profile: .*cut off: the compressed file ends early: take the profile again"),
         (200, b"", "no profile: .*empty"),
     ],
+    ids=["whole", "refused", "nothing", "cut off", "empty"],
 )
 def test_a_profile_that_fails_is_a_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, trace: bytes | None, note: str
