@@ -36,7 +36,8 @@ class Bench:
         self.box, self.stack, self.show = GPU, stack("cu130"), lambda subject, step: None
         self.options = SimpleNamespace(starts=starts, from_results=None, confirm_starts=STARTS)
         self.baselines = folder / "none"
-        self.night_judge = SimpleNamespace(between=lambda source, name, key, reference: None)
+        night = SimpleNamespace(between=lambda source, name, key, reference: None)
+        self.judge = SimpleNamespace(night=night)
         self.source = SimpleNamespace(stage1=self.stage1, stage2=self.stage2)
         self._rates, self._folder = rates, folder
         self.budget = budget_of(GPU, "cu130", GPU.deployments)
