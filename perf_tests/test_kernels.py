@@ -7,7 +7,7 @@ import pytest
 pytestmark = pytest.mark.perf
 
 
-def test_kernels_per_pass(judge_kernels, deployment):
+def test_pass_kernels(judge_kernels, deployment):
     """Exact: kernels of a decode or verify pass by class, on a processor operators, from one profile. Any change is a
     verdict after one start, and its reason says which class changed and by how many."""
     judge_kernels()

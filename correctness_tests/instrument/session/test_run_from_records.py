@@ -58,7 +58,7 @@ def test_one_kernel_more_in_a_pass_is_a_regression_after_one_start(judge_folder,
     write_starts(tmp_path / "new", 1, name="n", seed=3, profile=more)
     code, text = judge_folder(tmp_path / "new")
     assert code == 1, text
-    assert "baseline kernels_per_pass: regression: +1 copy, 49 GEMMs as before" in " ".join(text.split())
+    assert "baseline pass_kernels: regression: +1 copy, 49 GEMMs as before" in " ".join(text.split())
 
 
 def judged(path, key="single_stream/decode_tok_s"):
