@@ -131,7 +131,7 @@ def run_of(box: str, folder, name: str) -> Run:
 def test_a_gpu_that_somebody_uses_is_told_before_the_first_start(nvml, monkeypatch, tmp_path):
     monkeypatch.setattr(run_module, "_OTHERS_S", 0.3)
     said = (
-        rf"^this run: not started: .* GPU 2: 43008 MiB in use, held by process {os.getpid()} \(.*python.*; "
+        rf"^this run: not started: .* GPU 2: 43008 MiB in use, held by process {os.getpid()} \(.+\); "
         r"GPU 3: 3072 MiB in use, held by a process not seen from here: end it, or wait for it$"
     )
     with pytest.raises(ServerError, match=said):
