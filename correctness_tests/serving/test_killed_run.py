@@ -120,7 +120,7 @@ def test_a_night_killed_in_every_phase_goes_on_where_it_was(tmp_path, pytestconf
         )
         assert done.returncode in (0, 1), done.stdout
         lines = map(json.loads, (tmp_path / name).read_text().splitlines())
-        judged[name] = {(line["deployment"], line["metric"]): line["verdict"] for line in lines if "verdict" in line}
+        judged[name] = {(line["deployment"], line["key"]): line["verdict"] for line in lines if "verdict" in line}
     assert kept
     assert kept.items() <= {path.name: path.read_bytes() for path in results.glob(f"*{SUFFIX}")}.items()
     records = read_records(results)

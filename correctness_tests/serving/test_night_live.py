@@ -60,7 +60,7 @@ def test_a_slower_arm_is_a_regression_and_a_twin_is_not(box, tmp_path, pytestcon
         cwd=pytestconfig.rootpath, capture_output=True, text=True, timeout=BUDGET_M * 60 + 240,
     )
     lines = [each for each in map(json.loads, verdicts.read_text().splitlines()) if "verdict" in each]
-    found = {(each["deployment"], each["metric"]): each for each in lines if each["metric"] in HEADLINE}
+    found = {(each["deployment"], each["key"]): each for each in lines if each["key"] in HEADLINE}
     with capsys.disabled():
         for (name, key), each in sorted(found.items()):
             print(f"\n{name} {key}: {each['verdict']}: {each['reason']}", end="")
